@@ -1,0 +1,296 @@
+"""The transforms as a user meets them: wrappers of functions on pytrees.
+
+Each wrapper traces the function to a jaxpr, applies a flat transform of `popfn.transforms` to it, and puts the result
+where the call stands: evaluated at once on concrete arrays, recorded in the trace around it otherwise. Every wrapper is
+also a decorator, with or without arguments, and keeps the wrapped function's name, signature and docstring.
+"""
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+
+from . import _tracing as tracing
+from . import numpy as pnp
+from .trace import prims, tree
+from .trace.annotations import specs_from_annotations as _annotated_specs
+from .trace.aval import Aval, spec
+from .trace.errors import ArgumentError, function_name, message, user_source
+from .trace.jaxpr import Jaxpr
+from .trace.tracer import aval_of, literal
+from .transforms.differentiate import jvp_jaxpr, linearize_jaxpr, transpose_jaxpr, vjp_jaxpr
+from .transforms.replay import inline
+
+Function = Callable[..., Any]
+
+
+def decorator(transform: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a transform be called without its function, to give a decorator: `@grad(argnums=1)`."""
+    @functools.wraps(transform)
+    def wrapper(f: Optional[Function] = None, *args: Any, **kwargs: Any) -> Any:
+        if f is None:
+            return functools.partial(wrapper, **kwargs)
+        if not callable(f):
+            raise ArgumentError(message(
+                f"{transform.__name__} takes a function first, got {type(f).__name__}",
+                f"way out: {transform.__name__}(f)(x), not {transform.__name__}(f(x))", at=user_source(2)))
+        return transform(f, *args, **kwargs)
+    return wrapper
+
+
+def wraps(f: Function) -> Callable[[Function], Function]:
+    """functools.wraps for any callable, also one without a name."""
+    return functools.wraps(f, [a for a in functools.WRAPPER_ASSIGNMENTS if hasattr(f, a)])
+
+
+# ---------------------------------------------------------------------------- looking at a function
+@decorator
+def make_jaxpr(f: Function) -> Callable[..., Jaxpr]:
+    """A function that returns the jaxpr of `f` for its arguments: arrays, avals (`pf.spec`) or a mix of them.
+
+    >>> print(make_jaxpr(lambda x: x * 2)(spec(3)))
+    { lambda ; a:f32[3] . let
+        b:f32[3] = mul a 2.0:f32[]
+      in (b,) }
+    """
+    @wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Jaxpr:
+        return tracing.trace(f, args, kwargs).jaxpr
+    return wrapper
+
+
+def eval_shape(f: Function, *args: Any, **kwargs: Any) -> Any:
+    """The types of f's results, as a tree of avals, without computing them.
+
+    >>> eval_shape(lambda x: {"total": x.sum()}, spec((2, 3)))
+    {'total': f32[]}
+    """
+    traced = tracing.trace(f, args, kwargs)
+    return traced.outputs(traced.jaxpr.out_avals)
+
+
+def specs_from_annotations(f: Function) -> Tuple[Aval, ...]:
+    """The avals that f's jaxtyping annotations ask for, one for each parameter.
+
+    Raises AnnotationError that names a parameter without an annotation, or with one that leaves a size open.
+    """
+    return tuple(spec(shape, dtype) for shape, dtype in _annotated_specs(f))
+
+
+# ---------------------------------------------------------------------------- reverse mode
+def _numbers(name: str, f: Function, argnums: Union[int, Sequence[int]], args: Sequence[Any]) -> Tuple[int, ...]:
+    """The numbers of the positional arguments that are differentiated, non-negative."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for n in numbers:
+        if not isinstance(n, int) or not -len(args) <= n < len(args):
+            raise ArgumentError(message(
+                f"{name}: argnums={argnums!r}, but {function_name(f)} was called with {len(args)} positional arguments",
+                "way out: pass what is differentiated by position", at=user_source(3)))
+    numbers = tuple(n % len(args) for n in numbers)
+    if len(set(numbers)) != len(numbers):
+        raise ArgumentError(message(f"{name}: argnums={argnums!r} names an argument twice", at=user_source(3)))
+    return numbers
+
+
+def _check_float(name: str, path: str, aval: Aval, way: str) -> None:
+    if not aval.is_float:
+        raise ArgumentError(message(f"{name}: argument {path} is {aval}; a derivative needs floats",
+                                    f"way out: {way}", at=user_source(3)))
+
+
+def _check_scalar(name: str, f: Function, value: Any, has_aux: bool) -> None:
+    """Raise ArgumentError unless a tree of avals is one float scalar."""
+    if isinstance(value, Aval) and value.is_float and not value.ndim:
+        return
+    way = ("return (value, aux) and pass has_aux=True" if isinstance(value, tuple) and not has_aux else
+           "return one array" if not isinstance(value, Aval) else
+           "reduce it with pnp.sum or pnp.mean" if value.ndim else "convert it with astype")
+    raise ArgumentError(message(f"{name}: {function_name(f)} must return one float scalar, got {value}",
+                                f"way out: {way}", at=user_source(3)))
+
+
+@decorator
+def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux: bool = False,
+                   allow_int: bool = False) -> Function:
+    """A function that returns f's value and its gradient by the arguments in `argnums`.
+
+    `f` returns a float scalar, or with `has_aux` a pair of it and anything else, which comes back beside it:
+    ((value, aux), gradient). The gradient has the structure, shapes and dtypes of the argument, a tuple of them if
+    `argnums` is a sequence. On concrete arguments Python's `if` follows their values.
+
+    Raises ArgumentError (a TypeError) if the result is no float scalar, or if an argument holds integers; with
+    `allow_int` their gradients are integer zeros.
+
+    >>> import popfn.numpy as pnp
+    >>> value_and_grad(lambda x: pnp.sum(x ** 2))(pnp.asarray([1.0, 3.0]))
+    (Array(10., dtype=float32), Array([2., 6.], dtype=float32))
+    """
+    @wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        numbers = _numbers("grad", f, argnums, args)
+        leaves, structures = tracing.flatten_arguments(args, kwargs)
+        traced = tracing.trace(f, args, kwargs, tracing.follows())
+        jaxpr, captures = traced.jaxpr, traced.captures
+        result = traced.outputs(jaxpr.out_avals)
+        if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+            raise ArgumentError(message(f"grad: with has_aux, {function_name(f)} must return a pair (value, aux), "
+                                        f"got {result}", at=user_source(2)))
+        _check_scalar("grad", f, result[0] if has_aux else result, has_aux)
+        wanted = [i in numbers for i, s in enumerate(structures) for _ in range(s.num_leaves)]
+        avals = jaxpr.in_avals[len(captures):]
+        if not allow_int and not all(a.is_float for a, on in zip(avals, wanted) if on):
+            i = next(i for i, (a, on) in enumerate(zip(avals, wanted)) if on and not a.is_float)
+            _check_float("grad", tracing.leaf_names(f, args, kwargs)[i], avals[i],
+                         "leave it out of argnums, close over it, or pass allow_int=True")
+        mask = (False,) * len(captures) + tuple(on and a.is_float for a, on in zip(avals, wanted))
+        program = vjp_jaxpr(jaxpr, mask, (0,))
+        results = inline(program, [*captures, *leaves, literal(1.0, jaxpr.out_avals[0])])
+        n = len(jaxpr.outputs)
+        rest = iter(results[n:])
+        column = [None if not on else next(rest) if a.is_float else pnp.zeros(a.shape, dtype=a.dtype)
+                  for a, on in zip(avals, wanted)]
+        by_argument, _ = tracing.unflatten_arguments(column, structures, len(args), list(kwargs))
+        gradient = by_argument[numbers[0]] if isinstance(argnums, int) else tuple(by_argument[i] for i in numbers)
+        return traced.outputs(results[:n]), gradient
+    return wrapper
+
+
+@decorator
+def grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux: bool = False,
+         allow_int: bool = False) -> Function:
+    """A function that returns the gradient of f by the arguments in `argnums`; see `value_and_grad`.
+
+    With `has_aux` it returns (gradient, aux).
+
+    >>> grad(lambda x: x ** 3)(2.0)
+    Array(12., dtype=float32, weak=True)
+    """
+    both = value_and_grad(f, argnums, has_aux, allow_int)
+
+    @wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+    return wrapper
+
+
+def _traced_floats(name: str, f: Function, primals: Sequence[Any]) -> Tuple[tracing.Traced, List[Any], List[Any]]:
+    """f traced on primals that must all be floats, with their leaves and structures."""
+    leaves, structures = tracing.flatten_arguments(primals, {})
+    traced = tracing.trace(f, primals, {}, tracing.follows())
+    for i, aval in enumerate(traced.jaxpr.in_avals[len(traced.captures):]):
+        if not aval.is_float:
+            _check_float(name, tracing.leaf_names(f, primals, {})[i], aval, "close over it")
+    return traced, leaves, structures
+
+
+def _matched(name: str, what: str, got: Any, structure: tree.TreeDef, avals: Sequence[Aval], root: str) -> List[Any]:
+    """The leaves of a tangent or cotangent, of the structure, shapes and dtypes that it must have."""
+    leaves, got_structure = tree.flatten(got)
+    if got_structure != structure:
+        raise ArgumentError(message(f"{name}: the {what} has another structure than {root}",
+                                    f"seen: {got_structure}", f"expected: {structure}", at=user_source(3)))
+    for i, (x, a) in enumerate(zip(leaves, avals)):
+        seen = aval_of(x)
+        if seen.shape != a.shape or seen.dtype != a.dtype and not (seen.weak and a.is_float):
+            raise ArgumentError(message(f"{name}: the {what} of {tree.paths(structure, root)[i]} is {seen}, "
+                                        f"expected {a}", at=user_source(3)))
+    return [pnp.astype(x, a.dtype) if aval_of(x).dtype != a.dtype else x for x, a in zip(leaves, avals)]
+
+
+def _linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any, Any]:
+    """f's outputs, its linearization, and the residuals' values."""
+    jaxpr, captures = traced.jaxpr, traced.captures
+    cut = linearize_jaxpr(jaxpr, (False,) * len(captures) + (True,) * len(leaves))
+    operands = [*captures, *leaves]
+    results = inline(cut.forward, operands)
+    residuals = [(operands if where == "input" else results)[i] for where, i in cut.residuals]
+    return results[:len(jaxpr.outputs)], cut, residuals
+
+
+def _spread(values: Sequence[Any], mask: Sequence[bool], avals: Sequence[Aval]) -> List[Any]:
+    """The values at the places in the mask, zeros at the others."""
+    rest = iter(values)
+    return [next(rest) if on else pnp.zeros(a.shape, dtype=a.dtype) for on, a in zip(mask, avals)]
+
+
+def vjp(f: Function, *primals: Any) -> Tuple[Any, Function]:
+    """f's result, and a function from a cotangent of the result to a tuple of cotangents of the primals.
+
+    The cotangent has the structure, shapes and dtypes of the result; leaves that are no floats are not used. Raises
+    ArgumentError for integer primals and for a cotangent of another type.
+
+    >>> y, pull = vjp(lambda x: x * x, 3.0)
+    >>> pull(1.0)
+    (Array(6., dtype=float32, weak=True),)
+    """
+    traced, leaves, structures = _traced_floats("vjp", f, primals)
+    outs, cut, residuals = _linearized(traced, leaves)
+    out_avals = traced.jaxpr.out_avals
+
+    def pull_back(ct: Any) -> Tuple[Any, ...]:
+        cts = _matched("vjp", "cotangent", ct, traced.out_tree, out_avals, "the result")
+        given = [c for c, on in zip(cts, cut.moves) if on]
+        linear = (False,) * len(residuals) + (True,) * len(leaves)
+        program, moves = transpose_jaxpr(cut.linear, linear, (True,) * len(given))
+        got = _spread(inline(program, [*residuals, *given]), moves, cut.linear.in_avals[len(residuals):])
+        return tuple(tracing.unflatten_arguments(got, structures, len(primals), ())[0])
+    return traced.outputs(outs), pull_back
+
+
+def linearize(f: Function, *primals: Any) -> Tuple[Any, Function]:
+    """f's result, and the linear function from tangents of the primals to the tangent of the result.
+
+    >>> y, push = linearize(lambda x: x * x, 3.0)
+    >>> push(1.0)
+    Array(6., dtype=float32, weak=True)
+    """
+    traced, leaves, structures = _traced_floats("linearize", f, primals)
+    outs, cut, residuals = _linearized(traced, leaves)
+
+    def push_forward(*tangents: Any) -> Any:
+        given = _tangents("linearize", f, primals, tangents, structures, leaves)
+        got = inline(cut.linear, [*residuals, *given])
+        return traced.outputs(_spread(got, cut.moves, traced.jaxpr.out_avals))
+    return traced.outputs(outs), push_forward
+
+
+def _tangents(name: str, f: Function, primals: Sequence[Any], tangents: Sequence[Any],
+              structures: Sequence[tree.TreeDef], leaves: Sequence[Any]) -> List[Any]:
+    """The leaves of the tangents, checked against the primals."""
+    if len(tangents) != len(primals):
+        raise ArgumentError(message(f"{name}: {len(primals)} primals but {len(tangents)} tangents", at=user_source(3)))
+    names = tracing.argument_names(f, primals, {})
+    avals = iter([aval_of(x) for x in leaves])
+    out: List[Any] = []
+    for t, structure, root in zip(tangents, structures, names):
+        out += _matched(name, "tangent", t, structure, [next(avals) for _ in range(structure.num_leaves)], root)
+    return out
+
+
+# ---------------------------------------------------------------------------- forward mode
+def jvp(f: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+    """f's result and its derivative along the tangents, in one forward pass.
+
+    `primals` and `tangents` are sequences of the arguments and of the directions, alike in structure, shapes and
+    dtypes. Outputs that are no floats have zeros for tangents. Raises ArgumentError where the two do not match, or for
+    integers.
+
+    >>> jvp(lambda x: x * x, (3.0,), (1.0,))
+    (Array(9., dtype=float32, weak=True), Array(6., dtype=float32, weak=True))
+    """
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        raise ArgumentError(message(
+            f"jvp takes a tuple of primals and a tuple of tangents, got {type(primals).__name__} and "
+            f"{type(tangents).__name__}", "way out: jvp(f, (x,), (t,))", at=user_source(2)))
+    traced, leaves, structures = _traced_floats("jvp", f, primals)
+    given = _tangents("jvp", f, primals, tangents, structures, leaves)
+    jaxpr, captures = traced.jaxpr, traced.captures
+    program, moves = jvp_jaxpr(jaxpr, (False,) * len(captures) + (True,) * len(leaves))
+    results = inline(program, [*captures, *leaves, *given])
+    n = len(jaxpr.outputs)
+    return traced.outputs(results[:n]), traced.outputs(_spread(results[n:], moves, jaxpr.out_avals))
+
+
+def stop_gradient(x: Any) -> Any:
+    """The same values, through which no derivative passes; `x` may be a pytree."""
+    return tree.map(lambda leaf: prims.stop_gradient(pnp.asarray(leaf)), x)

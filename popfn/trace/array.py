@@ -1,0 +1,268 @@
+"""Array: popfn's array type, concrete here and traced in tracer.py."""
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+from typing import Any, Iterator, Optional, Tuple
+
+import numpy as np
+
+from .aval import Aval, Shape, as_numpy, aval_of_data
+from .errors import ShapeError, message, user_source
+
+_ops: Any = None
+
+
+def install_operations(module: Any) -> None:
+    """Give Array its operators and methods: the functions of `popfn.numpy`, which stands above, are handed down once.
+
+    The operators that programs are full of become methods themselves, without a call between.
+    """
+    global _ops
+    _ops = module
+    for operator, name in (("__add__", "add"), ("__sub__", "subtract"), ("__mul__", "multiply"),
+                           ("__truediv__", "divide"), ("__matmul__", "matmul"), ("__neg__", "negative")):
+        setattr(Array, operator, getattr(module, name))
+
+
+class Array:
+    """popfn's array type: concrete, or traced (`Tracer`). Immutable.
+
+    `Array(data)` wraps a NumPy array, a number or a nested list; 64-bit data is narrowed to 32 bits if every value
+    survives. Operators and methods are those of `popfn.numpy`, with its promotion. NumPy arrays and Python numbers are
+    accepted wherever an Array is. Raises DtypeError and NarrowingError.
+
+    >>> Array([1.0, 2.0]) * 2
+    Array([2., 4.], dtype=float32)
+    """
+
+    __slots__ = ("aval", "value")
+    __array_ufunc__ = None  # NumPy arrays leave mixed operators to this class
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise
+
+    aval: Aval
+    value: Any  # a read-only np.ndarray; a tracer has none
+
+    def __init__(self, data: Any, dtype: Any = None) -> None:
+        if isinstance(data, Array):
+            data = data.known("Array(...)")
+        value = as_numpy(data)
+        if dtype is not None:
+            value = value.astype(Aval((), dtype).dtype)
+        elif value is data:
+            value = value.copy()  # the caller may go on writing to theirs
+        value.flags.writeable = False
+        self.value = value
+        self.aval = Aval._make(value.shape, value.dtype, False) if dtype is not None else \
+            aval_of_data(data if type(data) in (int, float) else value)
+
+    @staticmethod
+    def wrap(value: np.ndarray, aval: Aval) -> Array:
+        """An Array around a NumPy array that nobody else will write to."""
+        self = object.__new__(Array)
+        self.value = value
+        self.aval = aval
+        return self
+
+    # ------------------------------------------------------------------ type
+    @property
+    def shape(self) -> Shape:
+        """The shape, a tuple of ints."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype, as NumPy's."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.aval.size
+
+    # ------------------------------------------------------------------ leaving popfn
+    def known(self, what: str) -> np.ndarray:
+        """The value, or an error saying that `what` needs it."""
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        value = self.known("np.asarray(...)")
+        return value.astype(dtype) if dtype is not None and dtype != value.dtype else value
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar("bool(...), as in `if` or `and`,"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int(...)"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float(...)"))
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"only an integer scalar can be an index, got {self.aval}")
+        return int(self._scalar("an index of a Python sequence, or range(...),"))
+
+    def _scalar(self, what: str) -> Any:
+        if self.size != 1:
+            way = "way out: x.any() or x.all()" if what.startswith("bool") else None
+            raise ShapeError(message(f"{what} takes one element, got {self.aval}", way, at=user_source(3)))
+        return self.known(what).reshape(())[()]
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        return self._scalar("x.item()").item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return self.known("x.tolist()").tolist()
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError(f"len() of a scalar: {self.aval} has no axis")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.ndim:
+            raise TypeError(f"iteration over a scalar: {self.aval} has no axis")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __repr__(self) -> str:
+        text = np.array2string(self.value, separator=", ", prefix="Array(")
+        return f"Array({text}, dtype={self.dtype.name}{', weak=True' if self.aval.weak else ''})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item() if spec and self.size == 1 else str(self), spec)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(message("arrays are immutable: x[...] = value is not possible",
+                                "build the new array: pnp.where(mask, value, x) or pnp.concatenate(...)",
+                                at=user_source(2)))
+
+    # ------------------------------------------------------------------ operators
+    def __add__(self, other: Any) -> Array: return _ops.add(self, other)
+    def __radd__(self, other: Any) -> Array: return _ops.add(other, self)
+    def __sub__(self, other: Any) -> Array: return _ops.subtract(self, other)
+    def __rsub__(self, other: Any) -> Array: return _ops.subtract(other, self)
+    def __mul__(self, other: Any) -> Array: return _ops.multiply(self, other)
+    def __rmul__(self, other: Any) -> Array: return _ops.multiply(other, self)
+    def __truediv__(self, other: Any) -> Array: return _ops.divide(self, other)
+    def __rtruediv__(self, other: Any) -> Array: return _ops.divide(other, self)
+    def __floordiv__(self, other: Any) -> Array: return _ops.floor_divide(self, other)
+    def __rfloordiv__(self, other: Any) -> Array: return _ops.floor_divide(other, self)
+    def __mod__(self, other: Any) -> Array: return _ops.remainder(self, other)
+    def __rmod__(self, other: Any) -> Array: return _ops.remainder(other, self)
+    def __divmod__(self, other: Any) -> Tuple[Array, Array]: return self // other, self % other
+    def __rdivmod__(self, other: Any) -> Tuple[Array, Array]: return other // self, other % self
+    def __pow__(self, other: Any) -> Array: return _ops.pow(self, other)
+    def __rpow__(self, other: Any) -> Array: return _ops.pow(other, self)
+    def __matmul__(self, other: Any) -> Array: return _ops.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> Array: return _ops.matmul(other, self)
+    def __and__(self, other: Any) -> Array: return _ops.and_(self, other)
+    def __rand__(self, other: Any) -> Array: return _ops.and_(other, self)
+    def __or__(self, other: Any) -> Array: return _ops.or_(self, other)
+    def __ror__(self, other: Any) -> Array: return _ops.or_(other, self)
+    def __xor__(self, other: Any) -> Array: return _ops.xor(self, other)
+    def __rxor__(self, other: Any) -> Array: return _ops.xor(other, self)
+    def __invert__(self) -> Array: return _ops.invert(self)
+    def __neg__(self) -> Array: return _ops.negative(self)
+    def __pos__(self) -> Array: return _ops.positive(self)
+    def __abs__(self) -> Array: return _ops.abs(self)
+    def __eq__(self, other: Any) -> Array: return _ops.equal(self, other)  # type: ignore[override]
+    def __ne__(self, other: Any) -> Array: return _ops.not_equal(self, other)  # type: ignore[override]
+    def __lt__(self, other: Any) -> Array: return _ops.less(self, other)
+    def __le__(self, other: Any) -> Array: return _ops.less_equal(self, other)
+    def __gt__(self, other: Any) -> Array: return _ops.greater(self, other)
+    def __ge__(self, other: Any) -> Array: return _ops.greater_equal(self, other)
+    def __getitem__(self, key: Any) -> Array: return _ops.index(self, key)
+
+    # ------------------------------------------------------------------ methods
+    @property
+    def T(self) -> Array:
+        """The axes in reverse order."""
+        return _ops.permute_dims(self, tuple(reversed(range(self.ndim))))
+
+    @property
+    def mT(self) -> Array:
+        """The last two axes swapped."""
+        return _ops.matrix_transpose(self)
+
+    def astype(self, dtype: Any) -> Array:
+        """The same values in another dtype; floats are cut off toward zero on their way to integers."""
+        return _ops.astype(self, dtype)
+
+    def reshape(self, *shape: Any) -> Array:
+        """Another shape of the same size; one size may be -1."""
+        return _ops.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Array:
+        """The axes in the order given, reversed by default."""
+        if not axes:
+            return self.T
+        return _ops.permute_dims(self, axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes)
+
+    def ravel(self) -> Array:
+        """The elements in one axis."""
+        return _ops.reshape(self, (-1,))
+
+    flatten = ravel
+
+    def squeeze(self, axis: Any = None) -> Array:
+        """Without axes of size 1: all of them, or those given."""
+        return _ops.squeeze(self, axis)
+
+    def sum(self, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+        """Sum over axes, all by default."""
+        return _ops.sum(self, axis, dtype=dtype, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """Mean over axes, all by default."""
+        return _ops.mean(self, axis, keepdims=keepdims)
+
+    def var(self, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+        """Variance over axes, all by default; `correction=1` for the sample variance."""
+        return _ops.var(self, axis, correction=correction, keepdims=keepdims)
+
+    def std(self, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+        """Standard deviation over axes, all by default."""
+        return _ops.std(self, axis, correction=correction, keepdims=keepdims)
+
+    def prod(self, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+        """Product over axes, all by default."""
+        return _ops.prod(self, axis, dtype=dtype, keepdims=keepdims)
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """Largest element over axes, all by default; NaN if there is one."""
+        return _ops.max(self, axis, keepdims=keepdims)
+
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """Smallest element over axes, all by default; NaN if there is one."""
+        return _ops.min(self, axis, keepdims=keepdims)
+
+    def argmax(self, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
+        """Index of the largest element, the first of equal ones; of the flat array by default."""
+        return _ops.argmax(self, axis, keepdims=keepdims)
+
+    def argmin(self, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
+        """Index of the smallest element, the first of equal ones; of the flat array by default."""
+        return _ops.argmin(self, axis, keepdims=keepdims)
+
+    def any(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """Whether any element is nonzero."""
+        return _ops.any(self, axis, keepdims=keepdims)
+
+    def all(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """Whether all elements are nonzero."""
+        return _ops.all(self, axis, keepdims=keepdims)
+
+    def clip(self, min: Any = None, max: Any = None) -> Array:
+        """Values cut off at the bounds."""
+        return _ops.clip(self, min, max)
+
+    def dot(self, other: Any) -> Array:
+        """`x @ other`."""
+        return _ops.matmul(self, other)

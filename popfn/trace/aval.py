@@ -1,0 +1,245 @@
+"""Aval: the type of a value, and how types combine.
+
+An aval is a shape, a dtype and a weak flag. Avals are interned: equal ones are one object, so that tracing compares
+them by identity and the memo tables of the primitives are keyed by them.
+"""
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, Iterable, Tuple, Union
+
+import ml_dtypes
+import numpy as np
+
+from .errors import DtypeError, NarrowingError, ShapeError
+
+DType = np.dtype
+Shape = Tuple[int, ...]
+
+bool_ = np.dtype(np.bool_)
+int8, int16, int32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
+uint8, uint16, uint32 = np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32)
+float16, float32 = np.dtype(np.float16), np.dtype(np.float32)
+float8_143 = np.dtype(ml_dtypes.float8_e4m3fnuz)
+float8_152 = np.dtype(ml_dtypes.float8_e5m2fnuz)
+
+#: Short names, as printed in jaxprs.
+SHORT: Dict[np.dtype, str] = {
+    bool_: "bool", int8: "i8", int16: "i16", int32: "i32", uint8: "u8", uint16: "u16", uint32: "u32",
+    float16: "f16", float32: "f32", float8_143: "f8_143", float8_152: "f8_152",
+}
+BY_NAME: Dict[str, np.dtype] = {short: d for d, short in SHORT.items()}
+BY_NAME.update({d.name: d for d in SHORT}, float8_143=float8_143, float8_152=float8_152)
+FLOAT8 = frozenset((float8_143, float8_152))
+FLOATS = frozenset((float16, float32)) | FLOAT8
+_KIND: Dict[np.dtype, int] = {d: 0 if d == bool_ else 2 if d in FLOATS else 1 for d in SHORT}
+_CANONICAL: Dict[np.dtype, np.dtype] = {d: d for d in SHORT}  # dtypes are compared by identity where it is hot
+_NARROW = {np.dtype(np.int64): int32, np.dtype(np.uint64): uint32, np.dtype(np.float64): float32}
+_SCALARS = {bool: bool_, int: int32, float: float32}
+
+
+def canonical_dtype(dtype: Any) -> np.dtype:
+    """A supported NumPy dtype for what a user may write: `np.float32`, `"f16"`, `float`, `pf.float8_143`.
+
+    64-bit names mean their 32-bit twins. Raises DtypeError for complex, bfloat16 and whatever an IPU has no form for.
+    """
+    if type(dtype) is str and dtype in BY_NAME:
+        return BY_NAME[dtype]
+    try:
+        d = np.dtype(dtype)
+    except TypeError:
+        name = getattr(dtype, "name", None)  # a PopXL dtype
+        if not (isinstance(name, str) and name in BY_NAME):
+            raise DtypeError(f"{dtype!r} is not a dtype popfn knows; it has {', '.join(BY_NAME)}") from None
+        d = BY_NAME[name]
+    d = d.newbyteorder("=")
+    d = _CANONICAL.get(_NARROW.get(d, d))
+    if d is None:
+        d = np.dtype(dtype)
+        reason = ("complex numbers have no form on the IPU: carry real and imaginary part" if d.kind == "c" else
+                  "bfloat16 has no form on the IPU: use float16 or float32" if d.name == "bfloat16" else
+                  "convert the data to numbers first")
+        raise DtypeError(f"dtype {d.name} is not supported: {reason}")
+    return d
+
+
+class Aval:
+    """The type of a value: `Aval((4, 2), "float32")`, printed `f32[4,2]`.
+
+    `weak` marks the type of a Python scalar, which takes on the dtype of what it meets; it prints as `~f32[]`.
+    Equal avals are the same object. Raises ShapeError for a negative size and DtypeError for an unsupported dtype.
+
+    >>> Aval((4, 2), "float32")
+    f32[4,2]
+    """
+
+    __slots__ = ("shape", "dtype", "weak", "ndim", "size", "is_float", "strong")
+    shape: Shape
+    dtype: np.dtype
+    weak: bool
+    ndim: int
+    size: int
+    is_float: bool
+    strong: Aval
+
+    _interned: Dict[Tuple[Any, Any, bool], Aval] = {}
+
+    def __new__(cls, shape: Iterable[int], dtype: Any = float32, weak: bool = False) -> Aval:
+        try:
+            shape = tuple(shape)
+        except TypeError:
+            raise ShapeError(f"a shape is a tuple of sizes, got {shape!r}") from None
+        for n in shape:
+            if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+                raise ShapeError(f"a shape holds sizes of 0 or more, got {shape}")
+        return cls._make(tuple(int(n) for n in shape), canonical_dtype(dtype), bool(weak))
+
+    @classmethod
+    def _make(cls, shape: Shape, dtype: np.dtype, weak: bool) -> Aval:
+        key = (shape, dtype, weak)
+        self = cls._interned.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            size = 1
+            for n in shape:
+                size *= n
+            for name, value in (("shape", shape), ("dtype", dtype), ("weak", weak), ("ndim", len(shape)),
+                                ("size", size), ("is_float", dtype in FLOATS)):
+                object.__setattr__(self, name, value)
+            object.__setattr__(self, "strong", cls._make(shape, dtype, False) if weak else self)
+            self = cls._interned.setdefault(key, self)  # two threads may make it at once
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"an Aval cannot be changed; {name} is fixed")
+
+    def __reduce__(self) -> Any:
+        return Aval, (self.shape, self.dtype, self.weak)
+
+    def __copy__(self) -> Aval:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Aval:
+        return self
+
+    def __repr__(self) -> str:
+        return f"{'~' if self.weak else ''}{SHORT[self.dtype]}[{','.join(map(str, self.shape))}]"
+
+    def with_shape(self, shape: Shape) -> Aval:
+        """The same dtype and weak flag with another shape."""
+        return Aval._make(shape, self.dtype, self.weak)
+
+
+def spec(shape: Union[int, Iterable[int]], dtype: Any = float32) -> Aval:
+    """The type of an argument to come: what `lower` and `make_jaxpr` take in place of data.
+
+    >>> spec((64, 784)), spec(64, "int32")
+    (f32[64,784], i32[64])
+    """
+    return Aval((shape,) if isinstance(shape, (int, np.integer)) else shape, dtype)
+
+
+# ---------------------------------------------------------------------------- promotion
+@functools.lru_cache(maxsize=None)
+def promote_types(a: np.dtype, a_weak: bool, b: np.dtype, b_weak: bool) -> Tuple[np.dtype, bool]:
+    """The dtype and weak flag of an operation on two dtypes: JAX's lattice, 64-bit results narrowed.
+
+    A weak type gives way to any dtype of its own kind or a higher one (bool < int < float). Raises DtypeError where the
+    lattice has no upper bound (float8 with another float).
+    """
+    if a == b:
+        return a, a_weak and b_weak
+    ka, kb = _KIND[a], _KIND[b]
+    if ka == kb and a_weak != b_weak:
+        return (b if a_weak else a), False
+    if ka != kb:
+        low_weak, (high, high_weak) = (a_weak, (b, b_weak)) if ka < kb else (b_weak, (a, a_weak))
+        return high, high_weak
+    if ka == 2 and (a in FLOAT8 or b in FLOAT8):
+        raise DtypeError(f"{SHORT[a]} and {SHORT[b]} have no common dtype: convert one of them with astype")
+    d = np.promote_types(a, b)
+    return _NARROW.get(d, d), a_weak and b_weak
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """NumPy's broadcasting of shapes. Raises ShapeError that names the shapes."""
+    out: Tuple[int, ...] = ()
+    for shape in shapes:
+        if shape == out:
+            continue
+        if len(shape) > len(out):
+            out, shape = shape, out
+        pad = len(out) - len(shape)
+        merged = list(out)
+        for i, n in enumerate(shape, pad):
+            m = merged[i]
+            if m != n:
+                if m == 1:
+                    merged[i] = n
+                elif n != 1:
+                    raise ShapeError("shapes " + " and ".join(map(str, shapes)) + " do not broadcast")
+        out = tuple(merged)
+    return out
+
+
+# ---------------------------------------------------------------------------- data -> arrays
+def scalar_array(x: Union[bool, int, float], dtype: np.dtype) -> np.ndarray:
+    """A Python scalar as a 0-d array of `dtype`. Raises NarrowingError if an integer does not fit.
+
+    A float beyond float16's range becomes inf, as in NumPy; an integer never changes its value unseen.
+    """
+    if type(x) is int and dtype != bool_:
+        if _KIND[dtype] == 1:
+            info = np.iinfo(dtype)
+            if not info.min <= x <= info.max:
+                raise NarrowingError(f"Python integer {x} does not fit {dtype.name} ({info.min} to {info.max})")
+        elif abs(x) > float(ml_dtypes.finfo(dtype).max):  # type: ignore[no-untyped-call]
+            raise NarrowingError(f"Python integer {x} does not fit {dtype.name}")
+    if dtype != float16 and dtype not in FLOAT8:
+        return np.asarray(x, dtype)
+    with np.errstate(over="ignore"):
+        return np.asarray(x, float32).astype(dtype)
+
+
+def narrow(x: np.ndarray) -> np.ndarray:
+    """64-bit data as 32-bit data. Raises NarrowingError, naming the first value that does not survive.
+
+    An integer survives if it fits, a float if it keeps its size: rounding is fine, overflow to inf or underflow to 0
+    is not.
+    """
+    dtype = _NARROW[x.dtype]
+    with np.errstate(over="ignore", under="ignore"):
+        y = x.astype(dtype)
+    lost = (np.isinf(y) & np.isfinite(x)) | ((y == 0) & (x != 0)) if dtype == float32 else y != x
+    if lost.any():
+        at = tuple(int(i) for i in np.argwhere(lost)[0])
+        raise NarrowingError(
+            f"{x.dtype.name} data is narrowed to {dtype.name}, but {x[at].item()!r}"
+            f"{f' at index {list(at)}' if at else ''} does not survive; "
+            f"use x.astype(np.{dtype.name}) to convert it all the same")
+    return y
+
+
+def as_numpy(x: Any) -> np.ndarray:
+    """Data of any accepted form as a NumPy array of a supported dtype. Raises DtypeError and NarrowingError."""
+    y = x if type(x) is np.ndarray else np.asarray(x)
+    if y.dtype in SHORT:
+        return y
+    if y.dtype in _NARROW:
+        return narrow(y)
+    if y.dtype.names is not None and len(y.dtype.names) == 1 and y.dtype.names[0] in BY_NAME:
+        return y.view(BY_NAME[y.dtype.names[0]])  # PopXL's structured float8
+    if y.dtype.kind in "OSU":
+        fault = "holds what is no number" if y.ndim else "is not an array or a number"
+        raise DtypeError(f"a value of type {type(x).__name__} {fault}: {x!r:.80}")
+    native = y.dtype.newbyteorder("=")
+    return narrow(y.astype(native)) if native in _NARROW else y.astype(canonical_dtype(native))
+
+
+def aval_of_data(x: Any) -> Aval:
+    """The aval of concrete data: weak for a Python int or float, strong for everything else."""
+    scalar = _SCALARS.get(type(x))
+    if scalar is not None:
+        return Aval._make((), scalar, scalar is not bool_)
+    y = as_numpy(x)
+    return Aval._make(y.shape, y.dtype, False)

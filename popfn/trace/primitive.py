@@ -1,0 +1,132 @@
+"""The contract of a primitive: one final class, its parameters as fields, its rules as methods.
+
+The set of rules is closed and the set of primitives is open, so a primitive carries its rules itself:
+
+* ``abstract(*avals)``: the result's aval, or a ShapeError / DtypeError;
+* ``eval(*arrays)``: the meaning, in NumPy;
+* ``jvp(primals, tangents)``: the result and its tangent, tangents being arrays or `Zero`;
+* ``transpose(ct, *args)``: for linear primitives, cotangents of the arguments that arrive as `Linear`;
+* ``batch(args, dims)``: the primitive over one more axis;
+* ``lower(px, *tensors)``: the same in PopXL, ``px`` being the SDK's module or popfn's host twin of it.
+
+A primitive of several results sets ``multiple`` and deals in tuples. Parameters are the fields of a frozen dataclass,
+so two primitives are equal if they are of one class and their parameters are equal.
+"""
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, Dict, Sequence, Tuple, Union
+
+import numpy as np
+
+from .aval import Aval
+from .errors import MissingRuleError
+
+Result = Union[Aval, Tuple[Aval, ...]]
+
+
+class Zero:
+    """A symbolic zero: the tangent or cotangent of a value on which nothing depends.
+
+    `aval` is the type that the zero would have if it were written out.
+    """
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Aval) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Zero({self.aval})"
+
+
+class Linear:
+    """In a transpose rule, an argument whose cotangent is wanted; only its aval is known."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Aval) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Linear({self.aval})"
+
+
+class Primitive(abc.ABC):
+    """An operation with all its rules; see the module's docstring for the contract of each."""
+
+    multiple: ClassVar[bool] = False
+    memo: Dict[Tuple[Aval, ...], Result]  # results of `abstract`, kept by `infer`
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Primitive:
+        self = super().__new__(cls)
+        self.__dict__["memo"] = {}
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name in jaxprs and errors: the class's name in snake case."""
+        return primitive_name(type(self))
+
+    def infer(self, avals: Tuple[Aval, ...]) -> Result:
+        """`abstract`, remembered."""
+        out = self.memo.get(avals)
+        if out is None:
+            out = self.memo[avals] = self.abstract(*avals)
+        return out
+
+    @abc.abstractmethod
+    def abstract(self, *avals: Any) -> Any:
+        """The result's aval (a tuple of avals if `multiple`). Raises ShapeError or DtypeError."""
+
+    @abc.abstractmethod
+    def eval(self, *arrays: Any) -> Any:
+        """The result for NumPy arrays, of the dtype that `abstract` says."""
+
+    @abc.abstractmethod
+    def lower(self, px: Any, *tensors: Any) -> Any:
+        """The result as PopXL tensors, by calls of `px` alone."""
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        """The result and its tangent (an array or Zero; tuples of them if `multiple`)."""
+        raise MissingRuleError(f"{self.name} has no jvp rule: it cannot be differentiated")
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        """`jvp`, recorded so that no equation takes both part in the result and in its tangent.
+
+        Every jvp rule of a simple primitive does that already. Primitives that hold jaxprs override it, because there
+        one equation would compute both; they hand what the tangent needs from one equation to the other as residuals.
+        """
+        return self.jvp(primals, tangents)
+
+    def transpose(self, ct: Any, *args: Any) -> Tuple[Any, ...]:
+        """A cotangent, `Zero` or None for each argument; None for those that are not `Linear`."""
+        raise MissingRuleError(f"{self.name} has no transpose rule: it is not linear in the argument asked for")
+
+    def batch(self, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
+        """The result over a batch axis and that axis's position; `dims` holds a position or None per argument."""
+        raise MissingRuleError(f"{self.name} has no batch rule: vmap does not know it")
+
+    def params(self, defaults: bool = True) -> Dict[str, Any]:
+        """The parameters by name, in the order of the fields; without those left at their default if asked to."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)  # type: ignore[arg-type]
+                if defaults or getattr(self, f.name) != f.default}
+
+
+def primitive_name(cls: type) -> str:
+    """The name of a primitive's class in snake case: DotGeneral is `dot_general`."""
+    name = cls.__name__
+    return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+def result_avals(primitive: Primitive, avals: Tuple[Aval, ...]) -> Tuple[Aval, ...]:
+    """The avals of a primitive's results as a tuple, whether it has one or several."""
+    out = primitive.infer(avals)
+    return out if isinstance(out, tuple) else (out,)
+
+
+def eval_results(primitive: Primitive, arrays: Sequence[np.ndarray]) -> Tuple[np.ndarray, ...]:
+    """The results of `eval` as a tuple of arrays, whether there is one or several."""
+    out = primitive.eval(*arrays)
+    return tuple(out) if primitive.multiple else (np.asarray(out),)

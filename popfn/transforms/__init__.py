@@ -1,0 +1,1 @@
+"""Floor 2: functions from jaxpr to jaxpr."""

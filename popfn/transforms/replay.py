@@ -1,0 +1,101 @@
+"""Replaying a jaxpr's equations under the current trace: the loop that every transform is made of."""
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+
+from ..trace.array import Array
+from ..trace.aval import as_numpy
+from ..trace.errors import JaxprError
+from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from ..trace.tracer import Trace, bind, current_trace
+
+#: Whether every jaxpr that a transform makes is checked (`set_checks`).
+_checks = [False]
+
+
+def set_checks(on: bool) -> None:
+    """Check every jaxpr that a transform makes, as the tests do; off by default, because it costs time."""
+    _checks[0] = on
+
+
+def checked(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr itself, checked if checks are on."""
+    return jaxpr.check() if _checks[0] else jaxpr
+
+
+@contextlib.contextmanager
+def sources(trace: Trace) -> Iterator[None]:
+    """Give back the trace's own source line at the end of a replay."""
+    before = trace.source
+    try:
+        yield
+    finally:
+        trace.source = before
+
+
+def constant_arrays(jaxpr: Jaxpr) -> List[Array]:
+    """The constants as Arrays. Raises JaxprError if the jaxpr was parsed without them."""
+    arrays = []
+    for v, c in zip(jaxpr.constvars, jaxpr.constants):
+        if c is None:
+            raise JaxprError("this jaxpr was parsed without its constants: give them to parse_jaxpr(text, constants)")
+        arrays.append(Array.wrap(c, v.aval))
+    return arrays
+
+
+def start_env(jaxpr: Jaxpr, args: Sequence[Any]) -> Dict[Var, Any]:
+    """Inputs and constants by variable."""
+    env: Dict[Var, Any] = dict(zip(jaxpr.constvars, constant_arrays(jaxpr)))
+    env.update(zip(jaxpr.inputs, args))
+    return env
+
+
+def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
+    """The outputs of a jaxpr for `args`: recorded in the current trace, or evaluated at once without one."""
+    trace = current_trace()
+    if trace is None:
+        arrays = [x.known("a transform") if isinstance(x, Array) else x.value if isinstance(x, Literal) else as_numpy(x)
+                  for x in args]
+        return [Array.wrap(frozen(y), a) for y, a in zip(jaxpr.eval(*arrays), jaxpr.out_avals)]
+    atoms: Dict[Any, Atom] = {v: trace.atom(x) for v, x in zip(jaxpr.inputs, args)}
+    if any(a.aval is not v.aval for v, a in atoms.items()):  # a weak type where a strong one was, or the reverse
+        return replay(trace, jaxpr, args, lambda eqn, operands: bind(eqn.primitive, operands))
+    atoms.update((v, trace.atom(c)) for v, c in zip(jaxpr.constvars, constant_arrays(jaxpr)))
+    append, new_eqn, around = trace.eqns.append, tuple.__new__, trace.source
+    for primitive, inputs, outputs, source in jaxpr.eqns:
+        operands = tuple([a if type(a) is Literal else atoms[a] for a in inputs])
+        if len(outputs) == 1:
+            old, = outputs
+            var = atoms[old] = Var(old.aval)
+            new: Tuple[Var, ...] = (var,)
+        else:
+            new = tuple([Var(v.aval) for v in outputs])
+            atoms.update(zip(outputs, new))
+        append(new_eqn(Eqn, (primitive, operands, new, source or around)))
+    return [a if type(a) is Literal else trace.tracer_of(atoms[a]) for a in jaxpr.outputs]
+
+
+def replay(trace: Trace, jaxpr: Jaxpr, args: Sequence[Any], apply: Callable[[Eqn, List[Any]], Any]) -> List[Any]:
+    """Go through the equations with `apply(eqn, operands)` and return the outputs."""
+    env = start_env(jaxpr, args)
+    with sources(trace):
+        for eqn in jaxpr.eqns:
+            trace.source = eqn.source
+            out = apply(eqn, [a if type(a) is Literal else env[a] for a in eqn.inputs])  # type: ignore[index]
+            if eqn.primitive.multiple:
+                env.update(zip(eqn.outputs, out))
+            else:
+                env[eqn.outputs[0]] = out
+    return [a if isinstance(a, Literal) else env[a] for a in jaxpr.outputs]
+
+
+def frozen(x: Any) -> Any:
+    """An array that nobody writes to any more; a copy if it belongs to somebody else."""
+    if x.flags.writeable and x.base is None:
+        x.flags.writeable = False
+        return x
+    if x.flags.writeable:
+        x = x.copy()
+        x.flags.writeable = False
+    return x

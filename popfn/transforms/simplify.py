@@ -1,0 +1,67 @@
+"""Simplification that changes no value: dead code, common subexpressions, constants that nobody reads."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Set
+
+from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from ..trace.primitive import Primitive
+from .replay import checked
+
+
+def simplify(jaxpr: Jaxpr) -> Jaxpr:
+    """An equal program without dead and repeated equations, in its sub-programs too; remembered.
+
+    Nothing is reassociated and no identity such as x * 0 = 0 or x + 0 = x is used: every NaN, infinity and sign of zero
+    stays what it was.
+    """
+    def make() -> Jaxpr:
+        return checked(without_dead_code(with_shared_subexpressions(jaxpr)))
+    return jaxpr.remember("simplify", make)
+
+
+def with_shared_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
+    """Every equation whose primitive and operands are those of an earlier one gives way to it."""
+    same: Dict[Atom, Atom] = {}  # a variable and the earlier one that stands for it
+    seen: Dict[Any, Eqn] = {}
+    by_data: Dict[Any, Var] = {}
+    for v, c in zip(jaxpr.constvars, jaxpr.constants):
+        if c is not None:
+            first = by_data.setdefault((v.aval, c.tobytes()), v)
+            if first is not v:
+                same[v] = first
+    eqns: List[Eqn] = []
+    for eqn in jaxpr.eqns:
+        inputs = tuple(same.get(a, a) for a in eqn.inputs)
+        primitive = simplified(eqn.primitive)
+        key = primitive, tuple(a.key() if isinstance(a, Literal) else a for a in inputs), \
+            tuple(v.aval for v in eqn.outputs)
+        earlier = seen.get(key)
+        if earlier is not None:
+            same.update(zip(eqn.outputs, earlier.outputs))
+            continue
+        new = eqn if inputs == eqn.inputs and primitive is eqn.primitive else \
+            Eqn(primitive, inputs, eqn.outputs, eqn.source)
+        seen[key] = new
+        eqns.append(new)
+    outputs = [same.get(a, a) for a in jaxpr.outputs]
+    return Jaxpr(jaxpr.inputs, outputs, eqns, jaxpr.constvars, jaxpr.constants, jaxpr.name)
+
+
+def simplified(primitive: Primitive) -> Primitive:
+    """A primitive with its jaxprs simplified."""
+    changes = {k: simplify(v) for k, v in primitive.params().items() if isinstance(v, Jaxpr)}
+    return dataclasses.replace(primitive, **changes) if changes else primitive  # type: ignore[type-var]
+
+
+def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
+    """Without the equations and constants on which no output depends. The inputs stay as they are."""
+    needed: Set[Atom] = set(jaxpr.outputs)
+    eqns: List[Eqn] = []
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in needed for v in eqn.outputs):
+            eqns.append(eqn)
+            needed.update(eqn.inputs)
+    constants = [(v, c) for v, c in zip(jaxpr.constvars, jaxpr.constants) if v in needed]
+    return Jaxpr(jaxpr.inputs, jaxpr.outputs, eqns[::-1], [v for v, _ in constants], [c for _, c in constants],
+                 jaxpr.name)
