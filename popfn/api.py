@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
-from . import _tracing as tracing
-from . import numpy as pnp
+from . import _tracing as tracing, numpy as pnp
 from .trace import prims, tree
 from .trace.annotations import specs_from_annotations as _annotated_specs
 from .trace.aval import Aval, spec

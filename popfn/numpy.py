@@ -538,7 +538,7 @@ def argmax(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> 
 
 
 def argmin(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
-    """Index of the smallest element, int32: the first of equals, NaN being the smallest; of the flat array by default."""
+    """Index of the smallest element, int32: the first of equals, NaN being smallest; of the flat array by default."""
     x = asarray(x)
     if x.dtype.kind == "f":
         return argmax(prims.neg(x), axis, keepdims=keepdims)

@@ -16,10 +16,10 @@ LONGEST = 600  # lines
 FLOORS = [
     ["popfn.trace"],
     ["popfn.trace.prims"],
-    ["popfn.numpy", "popfn.nn"],
+    ["popfn.numpy", "popfn.nn", "popfn._indexing", "popfn._operators"],
     ["popfn.transforms"],
     ["popfn.lower"],
-    ["popfn.api"],
+    ["popfn.api", "popfn._tracing", "popfn._compile"],
     ["popfn"],
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

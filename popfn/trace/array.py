@@ -2,7 +2,7 @@
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import numpy as np
 
@@ -10,6 +10,13 @@ from .aval import Aval, Shape, as_numpy, aval_of_data
 from .errors import ShapeError, message, user_source
 
 _ops: Any = None
+# NumPy's ufuncs behind Python's operators, and popfn's functions for them.
+_UFUNCS = {
+    "add": "add", "subtract": "subtract", "multiply": "multiply", "true_divide": "divide", "divide": "divide",
+    "floor_divide": "floor_divide", "remainder": "remainder", "power": "pow", "matmul": "matmul",
+    "divmod": "divmod_", "bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor", "equal": "equal", "not_equal": "not_equal",
+    "less": "less", "less_equal": "less_equal", "greater": "greater", "greater_equal": "greater_equal",
+}
 
 
 def install_operations(module: Any) -> None:
@@ -36,7 +43,6 @@ class Array:
     """
 
     __slots__ = ("aval", "value")
-    __array_ufunc__ = None  # NumPy arrays leave mixed operators to this class
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
     aval: Aval
@@ -93,6 +99,34 @@ class Array:
         value = self.known("np.asarray(...)")
         return value.astype(dtype) if dtype is not None and dtype != value.dtype else value
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        operator = _UFUNCS.get(ufunc.__name__) if method == "__call__" and not kwargs else None
+        if operator is not None:  # an operator with a NumPy array on its left
+            return getattr(_ops, operator)(*inputs)
+        return self._numpy(f"np.{ufunc.__name__}", getattr(ufunc, method), inputs, kwargs)
+
+    def __array_function__(self, f: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return self._numpy(f"np.{f.__name__}", f, args, kwargs)
+
+    def _numpy(self, name: str, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A function of NumPy's on concrete arrays, which gives NumPy arrays; an error that names it on traced ones."""
+        def value(x: Any) -> Any:
+            if isinstance(x, (list, tuple)):
+                return type(x)(map(value, x))
+            return x.known(f"{name}(...)") if isinstance(x, Array) else x
+        return f(*map(value, args), **{k: value(x) for k, x in kwargs.items()})
+
+    def describe(self) -> str:
+        """What the array is, for an error message."""
+        return f"{self.aval}, a concrete array"
+
+    def _refuse_scalar(self, what: str) -> None:
+        """Raise TypeError for what needs an axis."""
+        if not self.ndim:
+            raise TypeError(message(f"{what} a scalar: it has no axis", f"the array: {self.describe()}",
+                                    "way out: a scalar is used as it is; x.reshape(1) gives it an axis",
+                                    at=user_source(3)))
+
     def __bool__(self) -> bool:
         return bool(self._scalar("bool(...), as in `if` or `and`,"))
 
@@ -104,13 +138,15 @@ class Array:
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
-            raise TypeError(f"only an integer scalar can be an index, got {self.aval}")
+            raise TypeError(message("only an integer scalar can be an index", f"the array: {self.describe()}",
+                                    at=user_source(2)))
         return int(self._scalar("an index of a Python sequence, or range(...),"))
 
     def _scalar(self, what: str) -> Any:
         if self.size != 1:
             way = "way out: x.any() or x.all()" if what.startswith("bool") else None
-            raise ShapeError(message(f"{what} takes one element, got {self.aval}", way, at=user_source(3)))
+            raise ShapeError(message(f"{what} takes one element, got {self.aval}", f"the array: {self.describe()}", way,
+                                     at=user_source(3)))
         return self.known(what).reshape(())[()]
 
     def item(self) -> Any:
@@ -122,13 +158,11 @@ class Array:
         return self.known("x.tolist()").tolist()
 
     def __len__(self) -> int:
-        if not self.ndim:
-            raise TypeError(f"len() of a scalar: {self.aval} has no axis")
+        self._refuse_scalar("len() of")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
-        if not self.ndim:
-            raise TypeError(f"iteration over a scalar: {self.aval} has no axis")
+        self._refuse_scalar("iteration over")
         return (self[i] for i in range(self.shape[0]))
 
     def __repr__(self) -> str:
@@ -156,8 +190,8 @@ class Array:
     def __rfloordiv__(self, other: Any) -> Array: return _ops.floor_divide(other, self)
     def __mod__(self, other: Any) -> Array: return _ops.remainder(self, other)
     def __rmod__(self, other: Any) -> Array: return _ops.remainder(other, self)
-    def __divmod__(self, other: Any) -> Tuple[Array, Array]: return self // other, self % other
-    def __rdivmod__(self, other: Any) -> Tuple[Array, Array]: return other // self, other % self
+    def __divmod__(self, other: Any) -> Tuple[Array, Array]: return _ops.divmod_(self, other)
+    def __rdivmod__(self, other: Any) -> Tuple[Array, Array]: return _ops.divmod_(other, self)
     def __pow__(self, other: Any) -> Array: return _ops.pow(self, other)
     def __rpow__(self, other: Any) -> Array: return _ops.pow(other, self)
     def __matmul__(self, other: Any) -> Array: return _ops.matmul(self, other)

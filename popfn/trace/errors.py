@@ -1,8 +1,8 @@
 """Errors, and the places in a user's file that they name.
 
 Every error of popfn is a `PopfnError` and, beside that, the built-in exception that a Python programmer would expect.
-A message says what is wrong, where in the user's file, what was seen and what to do; `message` puts the lines together, so
-that every error is laid out alike.
+A message says what is wrong, where in the user's file, what was seen and what to do; `message` puts the lines together,
+so that every error is laid out alike.
 """
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def function_name(f: Any) -> str:
         f = f.func if isinstance(f, functools.partial) else f.__wrapped__
     name: str = getattr(f, "__qualname__", None) or getattr(f, "__name__", None) or type(f).__name__
     name = name.replace("<locals>.", "")
-    code = getattr(f, "__code__", None) or getattr(getattr(type(f), "__call__", None), "__code__", None)
-    return name if code is None else f"{name} ({file_name(code.co_filename)}:{code.co_firstlineno})"
+    code = getattr(f, "__code__", None) or callable(f) and getattr(type(f).__call__, "__code__", None)
+    return name if not code else f"{name} ({file_name(code.co_filename)}:{code.co_firstlineno})"
 
 
 def message(what: str, *notes: Optional[str], at: Optional[Source] = None) -> str:

@@ -1,14 +1,15 @@
 """parse_jaxpr: the printed form of a jaxpr back to a jaxpr."""
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
-from .aval import BY_NAME, Aval
-from .errors import JaxprError, PopfnError
+from .aval import BY_NAME, Aval, as_numpy, bool_, scalar_array
+from .errors import JaxprError, NarrowingError
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from .primitive import Primitive, primitive_name
 
@@ -47,6 +48,27 @@ def primitives() -> Dict[str, Type[Primitive]]:
     return found
 
 
+def scalar(text: str, aval: Aval) -> Optional[np.ndarray]:
+    """The read-only 0-d array that a literal is written as, None if it is not of the aval's type."""
+    is_bool = text in ("True", "False")
+    if aval.ndim or is_bool != (aval.dtype == bool_):
+        return None
+    try:
+        number = text == "True" if is_bool else int(text) if aval.dtype.kind in "iu" else float(text)
+        value = scalar_array(number, aval.dtype)
+    except (ValueError, NarrowingError):
+        return None
+    value.flags.writeable = False
+    return value
+
+
+def frozen_copy(x: Any) -> np.ndarray:
+    """Data as an array that nobody else can write to."""
+    value = np.array(as_numpy(x))
+    value.flags.writeable = False
+    return value
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -57,17 +79,17 @@ class _Parser:
         while at < end:
             m = _TOKEN.match(text, at)
             if m is None:
-                raise self.error("a token", at)
+                raise self.error("a token", len(text) - len(text[at:].lstrip()))
             kind = m.lastgroup or ""
             self.tokens.append((kind, m.group(kind), m.start(kind)))
             at = m.end()
-        self.tokens.append(("end", "", len(text)))
+        self.tokens.append(("end", "", end))
 
     def error(self, wanted: str, at: Optional[int] = None) -> JaxprError:
         at = self.tokens[self.at][2] if at is None else at
         number = self.text.count("\n", 0, at) + 1
         line = self.text.split("\n")[number - 1].strip()
-        seen = repr(self.text[at:at + 12]) if self.text[at:].strip() else "the end"
+        seen = repr(self.text[at:at + 12].split("\n")[0]) if self.text[at:].strip() else "the end"
         return JaxprError(f"cannot read the jaxpr: expected {wanted} at {seen}\n  in line {number}: {line}")
 
     def peek(self, ahead: int = 0) -> Tuple[str, str]:
@@ -93,6 +115,8 @@ class _Parser:
         self.take("sign", "[")
         shape: List[int] = []
         while not self.sign("]"):
+            if not self.peek()[1].isdigit():
+                raise self.error("a size")
             shape.append(int(self.take("number")))
             self.sign(",")
         return Aval(shape, dtype, weak)
@@ -116,12 +140,13 @@ class _Parser:
     def atom(self, env: Dict[str, Var]) -> Atom:
         kind, text = self.peek()
         if kind == "number" or text in ("True", "False"):
+            start = self.tokens[self.at][2]
             self.at += 1
             self.take("sign", ":")
             aval = self.aval()
-            number: Any = text == "True" if kind == "name" else int(text) if aval.dtype.kind in "iu" else float(text)
-            value = np.asarray(np.asarray(number), aval.dtype)
-            value.flags.writeable = False
+            value = scalar(text, aval)
+            if value is None:
+                raise self.error(f"a scalar of type {aval}", start)
             return Literal(value, aval)
         if text not in env:
             raise self.error("a variable that is defined")
@@ -134,6 +159,7 @@ class _Parser:
         cls = self.primitives.get(self.peek()[1])
         if cls is None:
             raise self.error("the name of a primitive")
+        start = self.tokens[self.at][2]
         self.take("name")
         params: Dict[str, Any] = {}
         if self.sign("["):
@@ -143,12 +169,18 @@ class _Parser:
                 params[name] = self.value()
         try:
             primitive = cls(**params)
-        except (TypeError, PopfnError) as e:
-            raise JaxprError(f"cannot read the jaxpr: {primitive_name(cls)}: {e}") from None
+            hash(primitive)
+        except Exception:
+            fields = ", ".join(f.name for f in dataclasses.fields(cls)) or "none"  # type: ignore[arg-type]
+            raise self.error(f"the parameters of {primitive_name(cls)} ({fields})", start) from None
         inputs = []
         while self.peek()[0] == "number" or self.peek()[0] == "name" and not (
                 self.peek(1) == ("sign", ":") and self.peek()[1] not in ("True", "False")) and self.peek()[1] != "in":
             inputs.append(self.atom(outer))
+        try:
+            inspect.signature(primitive.eval).bind(*inputs)
+        except TypeError as e:
+            raise self.error(f"the operands of {primitive.name} ({e})", start) from None
         return Eqn(primitive, tuple(inputs), tuple(outputs))
 
     def value(self) -> Any:
@@ -194,5 +226,5 @@ class _Parser:
         self.take("sign", "}")
         if constants is not None and len(constants) != len(constvars):
             raise JaxprError(f"the jaxpr has {len(constvars)} constants, got {len(constants)}")
-        given = [None] * len(constvars) if constants is None else [np.asarray(c) for c in constants]
+        given = [None] * len(constvars) if constants is None else [frozen_copy(c) for c in constants]
         return Jaxpr(inputs, outputs, eqns, constvars, given)

@@ -1,4 +1,4 @@
-"""Tracer, an Array that stands for a value in a trace, and Trace: the recorder that turns calls of primitives into equations.
+"""Tracer, an Array that stands for a traced value, and Trace, which records calls of primitives as equations.
 
 There is one current trace per context. A primitive called while there is one is recorded in it, whatever its operands
 are; without one it is evaluated at once. An operand that belongs to an outer, still open trace becomes an extra input
@@ -57,7 +57,7 @@ class Tracer(Array):
         if self.trace.follow:
             return self.trace.value_of(self.variable)
         depends = ", ".join(self.trace.inputs_behind(self.variable)) or "none"
-        way = ("choose with pnp.where(condition, a, b), or pass what decides as a Python value that the trace does not see"
+        way = ("choose with pnp.where(condition, a, b), or let a Python value decide that the trace does not see"
                if what.startswith("bool") else
                "stay with popfn.numpy functions, or compute it outside the traced function and pass it in")
         raise ConcretizationError(message(
@@ -124,10 +124,7 @@ class Trace:
             return x.variable if x.trace is self else self.capture(x).variable
         if kind is Literal or kind is Var:  # a transform's rules hand on variables as they are
             return x  # type: ignore[no-any-return]
-        if isinstance(x, Array):
-            value, aval = x.value, x.aval
-        else:
-            value, aval = as_numpy(x), aval_of_data(x)
+        value, aval = (x.value, x.aval) if isinstance(x, Array) else concrete(x)
         if not aval.ndim:
             return Literal(value, aval)
         key = id(value if isinstance(x, Array) else x)
@@ -266,8 +263,9 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         elif isinstance(x, Tracer):
             raise leak(x)
         else:  # a copy, because the result may be a view and the caller may write to their array later
-            values.append(np.array(as_numpy(x)))
-            avals.append(aval_of_data(x))
+            value, aval = concrete(x)
+            values.append(np.array(value))
+            avals.append(aval)
     key = tuple(avals)
     out = primitive.memo.get(key)
     if out is None:
@@ -286,14 +284,25 @@ def aval_of(x: Any) -> Aval:
     try:
         return x.aval  # type: ignore[no-any-return]
     except AttributeError:
-        return aval_of_data(x)
+        return concrete(x)[1]
+
+
+def concrete(x: Any) -> Tuple[np.ndarray, Aval]:
+    """Data that a user hands to an operation, with its aval. An error about it names the user's line."""
+    try:
+        return as_numpy(x), aval_of_data(x)
+    except PopfnError as e:
+        raise type(e)(message(str(e), at=user_source(2))) from None
 
 
 def literal(value: Union[bool, int, float], like: Aval) -> Literal:
     """A scalar of `like`'s dtype and weak flag. Raises NarrowingError if an integer does not fit."""
-    if value and value == value:
-        return _literal(value, like)
-    return Literal(scalar_array(value, like.dtype), like.with_shape(()))
+    try:
+        if value and value == value:
+            return _literal(value, like)
+        return Literal(scalar_array(value, like.dtype), like.with_shape(()))
+    except PopfnError as e:
+        raise type(e)(message(str(e), at=user_source(2))) from None
 
 
 @functools.lru_cache(maxsize=4096, typed=True)

@@ -67,7 +67,7 @@ def paths(treedef: TreeDef, root: str = "") -> List[str]:
 
 
 def first_difference(want: Any, got: Any, want_name: str = "tree 0", got_name: str = "the other") -> str:
-    """Where two trees part: the leaves that only one of them has, or the structures if the leaves agree."""
+    """Where two trees part: the leaves that only one of them has, or else the first container that differs."""
     want_def, got_def = structure(want), structure(got)
     want_paths, got_paths = paths(want_def, "tree"), paths(got_def, "tree")
     missing = [p for p in want_paths if p not in set(got_paths)]
@@ -75,7 +75,18 @@ def first_difference(want: Any, got: Any, want_name: str = "tree 0", got_name: s
     if missing or extra:
         return "; ".join(f"only in {name}: {', '.join(some[:3])}{' ...' if len(some) > 3 else ''}"
                          for name, some in ((want_name, missing), (got_name, extra)) if some)
-    return f"{want_name}: {want_def}; {got_name}: {got_def}"
+    path = "tree"
+    level, got_level = want_def.one_level(), got_def.one_level()
+    while level is not None and level == got_level:
+        parts = list(zip(want_def.children(), got_def.children()))
+        i = next(i for i, (a, b) in enumerate(parts) if a != b)
+        path = level.accessors()[i].codify(path)
+        want_def, got_def = parts[i]
+        level, got_level = want_def.one_level(), got_def.one_level()
+    forms = [str(x) for x in (level, got_level)]
+    if want_def.type is not got_def.type:
+        forms = [getattr(d.type, "__name__", "a leaf") for d in (want_def, got_def)]
+    return f"{path} is {forms[0]} in {want_name}, {forms[1]} in {got_name}"
 
 
 def register(cls: type, flatten: Callable[[Any], Tuple[Iterable[Any], Any]],

@@ -75,7 +75,7 @@ def split(trace: Trace, start: int, directions: Sequence[Tracer]) -> Tuple[List[
 
 
 def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var, Any]) -> Dict[Var, Any]:
-    """Walk linear equations backwards under `trace`: from cotangents of results to cotangents of what they depend on."""
+    """Walk linear equations backwards under `trace`, from cotangents of results to those of what they depend on."""
     with sources(trace):
         for primitive, inputs, outputs, source in reversed(eqns):
             if primitive.multiple:
@@ -128,8 +128,8 @@ def jvp_jaxpr(jaxpr: Jaxpr, mask: Mask) -> Jvp:
 class Linearized(NamedTuple):
     """A program cut in two.
 
-    `forward` takes the inputs and gives the outputs and further values. `linear` takes residuals and the tangents in the
-    mask and gives the tangents of the outputs in `moves`. `residuals` says where each residual comes from:
+    `forward` takes the inputs and gives the outputs and further values. `linear` takes residuals and the tangents in
+    the mask and gives the tangents of the outputs in `moves`. `residuals` says where each residual comes from:
     ("input", i) or ("output", i) of `forward`.
     """
 

@@ -1,18 +1,22 @@
-"""Simplification that changes no value: dead code, common subexpressions, constants that nobody reads."""
+"""Simplification that changes no value: dead code, common subexpressions, scalars known already, chains of reshapes."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
+
+import numpy as np
 
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from ..trace.primitive import Primitive
+from ..trace.primitive import Primitive, eval_results
+from ..trace.prims.kinds import Reshape
+from ..trace.prims.structural import Squeeze
 from .replay import checked
 
 
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
     """An equal program without dead and repeated equations, in its sub-programs too; remembered.
 
-    Nothing is reassociated and no identity such as x * 0 = 0 or x + 0 = x is used: every NaN, infinity and sign of zero
+    An equation of literals becomes the literal that it evaluates to, and a reshape of a reshape one reshape. Nothing is reassociated and no identity such as x * 0 = 0 or x + 0 = x is used: every NaN, infinity and sign of zero
     stays what it was.
     """
     def make() -> Jaxpr:
@@ -30,12 +34,24 @@ def with_shared_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
             first = by_data.setdefault((v.aval, c.tobytes()), v)
             if first is not v:
                 same[v] = first
+    before_reshape: Dict[Atom, Atom] = {}
     eqns: List[Eqn] = []
     for eqn in jaxpr.eqns:
-        inputs = tuple(same.get(a, a) for a in eqn.inputs)
+        inputs = tuple([same.get(a, a) for a in eqn.inputs])
         primitive = simplified(eqn.primitive)
-        key = primitive, tuple(a.key() if isinstance(a, Literal) else a for a in inputs), \
-            tuple(v.aval for v in eqn.outputs)
+        folded = literal_result(primitive, inputs, eqn.outputs)
+        if folded is not None:
+            same[eqn.outputs[0]] = folded
+            continue
+        if isinstance(primitive, (Reshape, Squeeze)):
+            out, = eqn.outputs
+            source = before_reshape[out] = before_reshape.get(inputs[0], inputs[0])
+            if source.aval is out.aval:
+                same[out] = source
+                continue
+            primitive, inputs = Reshape(out.aval.shape), (source,)
+        key = (primitive, tuple([a.key() if isinstance(a, Literal) else a for a in inputs]),
+               tuple([v.aval for v in eqn.outputs]))
         earlier = seen.get(key)
         if earlier is not None:
             same.update(zip(eqn.outputs, earlier.outputs))
@@ -46,6 +62,15 @@ def with_shared_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
         eqns.append(new)
     outputs = [same.get(a, a) for a in jaxpr.outputs]
     return Jaxpr(jaxpr.inputs, outputs, eqns, jaxpr.constvars, jaxpr.constants, jaxpr.name)
+
+
+def literal_result(primitive: Primitive, inputs: Sequence[Atom], outputs: Sequence[Var]) -> Optional[Literal]:
+    """The scalar that an equation of literals gives, None if it is no such equation."""
+    if not inputs or len(outputs) != 1 or outputs[0].aval.ndim or not all(type(a) is Literal for a in inputs):
+        return None
+    with np.errstate(all="ignore"):
+        value, = eval_results(primitive, [a.value for a in inputs if isinstance(a, Literal)])
+    return Literal(value, outputs[0].aval)
 
 
 def simplified(primitive: Primitive) -> Primitive:

@@ -2,62 +2,72 @@
 
 The functions take what the primitives take: operands of one dtype. Promotion is `popfn.numpy`'s.
 """
-from .binary import and_ as and_
-from .binary import eq as eq
-from .binary import floor_divide as floor_divide
-from .binary import ge as ge
-from .binary import gt as gt
-from .binary import integer_pow as integer_pow
-from .binary import le as le
-from .binary import lt as lt
-from .binary import maximum as maximum
-from .binary import minimum as minimum
-from .binary import ne as ne
-from .binary import or_ as or_
-from .binary import pow_ as pow_
-from .binary import remainder as remainder
-from .binary import select as select
+from .binary import (
+    and_ as and_,
+    eq as eq,
+    floor_divide as floor_divide,
+    ge as ge,
+    gt as gt,
+    integer_pow as integer_pow,
+    le as le,
+    lt as lt,
+    maximum as maximum,
+    minimum as minimum,
+    ne as ne,
+    or_ as or_,
+    pow_ as pow_,
+    remainder as remainder,
+    select as select,
+)
 from .contract import dot_general as dot_general
-from .elementwise import abs_ as abs_
-from .elementwise import ceil as ceil
-from .elementwise import convert as convert
-from .elementwise import cos as cos
-from .elementwise import div as div
-from .elementwise import erf as erf
-from .elementwise import exp as exp
-from .elementwise import expm1 as expm1
-from .elementwise import floor as floor
-from .elementwise import gelu as gelu
-from .elementwise import log as log
-from .elementwise import log1p as log1p
-from .elementwise import not_ as not_
-from .elementwise import reciprocal as reciprocal
-from .elementwise import relu as relu
-from .elementwise import rsqrt as rsqrt
-from .elementwise import sign as sign
-from .elementwise import sin as sin
-from .elementwise import sqrt as sqrt
-from .elementwise import stop_gradient as stop_gradient
-from .elementwise import tanh as tanh
+from .elementwise import (
+    abs_ as abs_,
+    ceil as ceil,
+    convert as convert,
+    cos as cos,
+    div as div,
+    erf as erf,
+    exp as exp,
+    expm1 as expm1,
+    floor as floor,
+    gelu as gelu,
+    log as log,
+    log1p as log1p,
+    not_ as not_,
+    reciprocal as reciprocal,
+    relu as relu,
+    rsqrt as rsqrt,
+    sign as sign,
+    sin as sin,
+    sqrt as sqrt,
+    stop_gradient as stop_gradient,
+    tanh as tanh,
+)
 from .indexing import take as take
-from .kinds import add as add
-from .kinds import broadcast_to as broadcast_to
-from .kinds import mul as mul
-from .kinds import neg as neg
-from .kinds import reshape as reshape
-from .kinds import safe_mul as safe_mul
-from .kinds import sub as sub
-from .kinds import sum_over as sum_over
-from .reduce import argmax as argmax
-from .reduce import max_over as max_over
-from .reduce import min_over as min_over
-from .reduce import prod_over as prod_over
-from .reduce import softmax as softmax
-from .structural import concat as concat
-from .structural import instantiate as instantiate
-from .structural import iota as iota
-from .structural import pad as pad
-from .structural import reverse as reverse
-from .structural import slice_ as slice_
-from .structural import squeeze as squeeze
-from .structural import transpose as transpose
+from .kinds import (
+    add as add,
+    broadcast_to as broadcast_to,
+    mul as mul,
+    neg as neg,
+    reshape as reshape,
+    safe_mul as safe_mul,
+    sub as sub,
+    sum_over as sum_over,
+)
+from .reduce import (
+    argmax as argmax,
+    max_over as max_over,
+    min_over as min_over,
+    prod_over as prod_over,
+    softmax as softmax,
+)
+from .structural import (
+    concat as concat,
+    instantiate as instantiate,
+    iota as iota,
+    pad as pad,
+    reverse as reverse,
+    slice_ as slice_,
+    squeeze as squeeze,
+    transpose as transpose,
+)

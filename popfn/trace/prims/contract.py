@@ -59,7 +59,8 @@ class DotGeneral(Bilinear):
         check_dtype("dot_general", x, "iuf")
         if x.dtype != y.dtype:
             raise DtypeError(f"dot_general: operands have one dtype, got {x} and {y}: convert one with astype")
-        for kind, of_x, of_y in (("contracted", self.x_contract, self.y_contract), ("batch", self.x_batch, self.y_batch)):
+        for kind, of_x, of_y in (("contracted", self.x_contract, self.y_contract),
+                                 ("batch", self.x_batch, self.y_batch)):
             if len(of_x) != len(of_y) or max(of_x, default=-1) >= x.ndim or max(of_y, default=-1) >= y.ndim:
                 raise ShapeError(f"dot_general: {kind} axes {of_x} of {x} and {of_y} of {y} are not pairs of axes")
             if pick(x.shape, of_x) != pick(y.shape, of_y):

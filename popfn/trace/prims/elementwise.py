@@ -8,6 +8,7 @@ from typing import Any, Callable, ClassVar, Sequence, Tuple
 import numpy as np
 
 from ..aval import FLOAT8, Aval, bool_, canonical_dtype
+from ..jaxpr import Literal
 from ..primitive import Linear, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
@@ -116,11 +117,11 @@ class Expm1(Elementwise):
 
     @staticmethod
     def lower_float32(px: Any, x: Any) -> Any:
-        """(u - 1) x / log(u) with u = exp(x): the rounding of u cancels (Kahan; Higham, Accuracy and Stability 1.14.1)."""
+        """(u - 1) x / log(u) with u = exp(x): the rounding of u cancels (Kahan; Higham, Accuracy and Stability, 1.14)."""
         ops, one = px.ops, px.constant(1.0, px.float32)
         u = ops.exp(x)
         less_one = ops.sub(u, one)
-        y = ops.div(ops.mul(less_one, x), ops.log(u))
+        y = ops.mul(less_one, ops.div(x, ops.log(u)))  # (u - 1) x would overflow before the result does
         y = ops.where(ops.equal(less_one, px.constant(-1.0, px.float32)), less_one, y)
         return ops.where(ops.equal(u, one), x, ops.where(ops.isinf(u), u, y))
 
@@ -436,5 +437,7 @@ def convert(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
 
 
 def reciprocal(x: Any) -> Any:
-    """1 / x."""
+    """1 / x; at once for a literal."""
+    if type(x) is Literal:
+        return Literal(Div().eval(np.ones_like(x.value), x.value), x.aval)
     return div(literal(1.0, aval_of(x)), x)

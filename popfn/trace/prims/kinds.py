@@ -1,4 +1,4 @@
-"""The abstract kinds, which carry the rules that many primitives share, and the few primitives those rules are written with.
+"""The abstract kinds, which carry the rules that many primitives share, and the primitives those rules need.
 
 Elementwise primitives broadcast as NumPy does, because PopXL's do; the cotangent of a broadcast operand is summed.
 """

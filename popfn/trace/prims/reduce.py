@@ -36,9 +36,6 @@ class Extremum(Primitive):
             raise ShapeError(f"{self.name} of no elements: {x} over axes {self.axes}")
         return x.with_shape(reduced(x.shape, self.axes))
 
-    def eval(self, x: np.ndarray) -> Any:
-        return self.ufunc.reduce(x, axis=self.axes)
-
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         x, t = primals[0], tangents[0]
         y = bind(self, primals)

@@ -1,0 +1,162 @@
+"""jit and lower: from a function to a program that runs."""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _tracing as tracing
+from .api import Function, decorator, specs_from_annotations, wraps
+from .lower.program import Program, build_program
+from .lower.runner import compile_flat
+from .trace import tree
+from .trace.annotations import annotations_of
+from .trace.array import Array
+from .trace.aval import Aval, scalar_array, spec as spec
+from .trace.errors import ArgumentError, function_name, message, user_source
+from .trace.tracer import bind, current_trace
+from .transforms.call import Call
+from .transforms.simplify import simplify
+
+Runner = Callable[[Sequence[np.ndarray]], List[np.ndarray]]
+
+
+class Signature(NamedTuple):
+    """What a jitted function is compiled for: how it is called, and the types of the leaves."""
+
+    positional: int
+    keywords: Tuple[str, ...]
+    structures: Tuple[tree.TreeDef, ...]
+    avals: Tuple[Aval, ...]
+
+
+class Entry:
+    """A jitted function for one signature: traced once, and compiled when it first runs on concrete arrays."""
+
+    def __init__(self, traced: tracing.Traced, names: List[str], reason: str) -> None:
+        self.traced = traced
+        self.jaxpr = simplify(traced.jaxpr)
+        self.names = names
+        self.reason = reason
+        self.calls = 0
+        self.run: Optional[Runner] = None
+
+    def results(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The leaves of the results: recorded as one call inside a trace, computed otherwise."""
+        self.calls += 1
+        if current_trace() is not None:
+            return bind(Call(self.jaxpr), [*self.traced.captures, *leaves])  # type: ignore[no-any-return]
+        if self.run is None:
+            self.run = compile_flat(self.jaxpr, self.names)
+        outs = self.run([data(x, a) for x, a in zip(leaves, self.jaxpr.in_avals)])
+        return [Array.wrap(y, a) for y, a in zip(outs, self.jaxpr.out_avals)]
+
+
+def data(x: Any, aval: Aval) -> np.ndarray:
+    """A concrete leaf as a NumPy array of the aval's dtype."""
+    if isinstance(x, Array):
+        return x.known("a jitted function")
+    if isinstance(x, Aval):
+        raise ArgumentError(message(f"a jitted function runs on arrays, got the aval {x}",
+                                    "way out: pf.make_jaxpr and pf.lower take avals", at=user_source(3)))
+    if type(x) is np.ndarray and x.dtype == aval.dtype:
+        return x
+    return scalar_array(x, aval.dtype) if aval.weak else Array(x).value  # type: ignore[no-any-return]
+
+
+@decorator
+def jit(f: Function) -> Function:
+    """`f`, traced and compiled once for each signature: the structures of its arguments and their leaves' types.
+
+    On concrete arrays the compiled program runs on the host and gives Arrays. Inside another traced function the call
+    is recorded as one equation, so that the program has one sub-graph for `f`, however often it is called. Python code
+    in `f` runs only while it is traced; an `if` on an array is an error.
+
+    The wrapper's `explain()` says what was compiled and why; `cache_clear()` forgets it.
+
+    >>> double = jit(lambda x: x * 2)
+    >>> double(np.arange(3))
+    Array([0, 2, 4], dtype=int32)
+    """
+    cache: Dict[Signature, Entry] = {}
+
+    @wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            kwargs = dict(sorted(kwargs.items()))
+        leaves, structures = tracing.flatten_arguments(args, kwargs)
+        avals = tracing.argument_avals(f, leaves, args, kwargs)
+        signature = Signature(len(args), tuple(kwargs), tuple(structures), tuple(avals))
+        entry = cache.get(signature)
+        if entry is None:
+            names = tracing.leaf_names(f, args, kwargs)
+            entry = Entry(tracing.trace(f, args, kwargs), names, reason(cache, signature, names))
+            if not entry.traced.captures:  # what closes over tracers is good for this trace only
+                cache[signature] = entry
+        return entry.traced.outputs(entry.results(leaves))
+
+    def explain() -> str:
+        """What was compiled, how often it was called, and why it was compiled again."""
+        lines = [f"{function_name(f)}: compiled for {len(cache)} signature{'s' * (len(cache) != 1)}"]
+        for i, entry in enumerate(cache.values(), 1):
+            lines.append(f"  {i}. called {entry.calls} time{'s' * (entry.calls != 1)}; {entry.reason}")
+        return "\n".join(lines)
+    wrapper.explain = explain  # type: ignore[attr-defined]
+    wrapper.cache_clear = cache.clear  # type: ignore[attr-defined]
+    return wrapper
+
+
+def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str]) -> str:
+    """Why a signature is not in the cache: where it differs from the most similar one that is."""
+    if not cache:
+        return "the first call"
+
+    def differences(old: Signature) -> List[str]:
+        if (old.positional, old.keywords) != (new.positional, new.keywords):
+            return [f"it is called with {new.positional} positional arguments and keywords {list(new.keywords)}, "
+                    f"before with {old.positional} and {list(old.keywords)}"] * (len(names) + 2)
+        if old.structures != new.structures:
+            i = next(i for i, (a, b) in enumerate(zip(old.structures, new.structures)) if a != b)
+            return [f"argument {i} has structure {new.structures[i]}, before {old.structures[i]}"] * (len(names) + 1)
+        return [f"{name} is {b}, before {a}" for name, a, b in zip(names, old.avals, new.avals) if a is not b]
+    return "; ".join(dict.fromkeys(min((differences(old) for old in cache), key=len)))
+
+
+def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None, target: str = "auto",
+          **kwargs: Any) -> Program:
+    """The PopXL program of `f` for arguments of these types: arrays, avals (`pf.spec`) or a mix of them.
+
+    `state` names the arguments, by number, that live on the device. `f` then returns their new values first: a tuple
+    (new state, result), or for several state arguments (new, ..., new, result). Without any arguments the types are
+    taken from f's jaxtyping annotations. `target` is "sdk" for Graphcore's PopXL, "host" for popfn's own, "auto" for
+    the SDK where there is one.
+
+    Raises InputError where the new state is not of the state's type, and what tracing raises.
+
+    >>> program = lower(lambda count, x: (count + 1, x * count), spec(()), spec(3), state=0)
+    >>> print(program.jaxpr)
+    { lambda ; a:f32[] b:f32[3] . let
+        c:f32[] = add a 1.0:f32[]
+        d:f32[3] = mul b a
+      in (c, d) }
+    """
+    if not callable(f):
+        raise ArgumentError(message(f"lower takes a function first, got {type(f).__name__}",
+                                    "way out: pf.lower(f, x)", at=user_source(2)))
+    if not args and not kwargs and annotations_of(f) is not None:
+        args = specs_from_annotations(f)
+    numbers = () if state is None else (state,) if isinstance(state, int) else tuple(state)
+    count = len(args) + len(kwargs)
+    for n in numbers:
+        if not isinstance(n, int) or not -count <= n < count:
+            raise ArgumentError(message(f"lower: state={state!r}, but {function_name(f)} has {count} arguments here",
+                                        at=user_source(2)))
+    traced = tracing.trace(f, args, kwargs)
+    if traced.captures:
+        raise ArgumentError(message(f"lower: {function_name(f)} closes over values of a trace that is still open",
+                                    f"seen: {traced.captures[0].describe()}",
+                                    "way out: call pf.lower outside of traced functions", at=user_source(2)))
+    structures = tracing.flatten_arguments(args, kwargs)[1]
+    names = tracing.argument_names(f, args, kwargs)
+    return build_program(simplify(traced.jaxpr), list(zip(names, structures)), tuple(n % count for n in numbers),
+                         traced.out_tree, target=target, name=traced.jaxpr.name)

@@ -1,0 +1,9 @@
+"""The exceptions that PopXL defines itself."""
+
+
+class popart_exception(Exception):
+    """A fault in the shapes or dtypes of an op. It derives from plain `Exception`, as in PopART."""
+
+
+class UndefinedValue(Exception):
+    """A property that has no value yet, such as the IPU of a variable that no op uses."""

@@ -1,0 +1,1 @@
+"""Floor 3: from a jaxpr to a PopXL program that runs."""

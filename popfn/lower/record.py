@@ -1,0 +1,93 @@
+"""The record of a lowering: every call that it makes on PopXL, in order, for `Program.as_text`."""
+from __future__ import annotations
+
+import contextlib
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from ..trace.errors import Source
+
+
+class Call(NamedTuple):
+    """`result = callee(*args, **kwargs)`, the callee as a path below the module, and the user's line it comes from."""
+
+    callee: str
+    args: Tuple[Any, ...]
+    kwargs: Dict[str, Any]
+    result: Any
+    source: Optional[Source]
+
+
+class Body:
+    """What was called while one graph was current. `params` are a sub-graph's inputs, then the graphs that it calls."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: List[Call] = []
+        self.param_names: Tuple[str, ...] = ()
+        self.params: Tuple[Any, ...] = ()
+        self.outputs: Tuple[Any, ...] = ()
+        self.constants: Dict[Any, Any] = {}
+
+
+class Recording:
+    """A record in the making. `px` is the PopXL module as lower rules see it; `source` is the line being lowered."""
+
+    def __init__(self, module: Any) -> None:
+        self.main = self.body = Body("main")
+        self.source: Optional[Source] = None
+        self.px: Any = Namespace(self, module, "")
+        self._constant = self.px.constant
+        self.px.constant = self.constant
+
+    def wrap(self, callee: str, f: Callable[..., Any]) -> Callable[..., Any]:
+        """`f`, recorded under the path `callee`."""
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            result = f(*args, **kwargs)
+            self.body.calls.append(Call(callee, args, kwargs, result, self.source))
+            return result
+        return recorded
+
+    def constant(self, data: Any, dtype: Any = None) -> Any:
+        """`px.constant`, called once per graph and value."""
+        if isinstance(data, np.ndarray):
+            key: Any = (id(data), dtype) if data.ndim else (data.tobytes(), data.dtype, dtype)
+        elif dtype is None or dtype.as_numpy().names:
+            key = type(data), repr(data), dtype
+        else:  # 0 and 0.0 are one value of a dtype, 0.0 and -0.0 are two
+            key = np.asarray(data, dtype.as_numpy()).tobytes(), dtype
+        found = self.body.constants.get(key)
+        if found is None:
+            args = (data,) if dtype is None else (data, dtype)
+            found = self.body.constants[key] = self._constant(*args)
+        return found
+
+    @contextlib.contextmanager
+    def inside(self, body: Body) -> Iterator[None]:
+        """Record the calls made here in another body."""
+        outer, source, self.body = self.body, self.source, body
+        try:
+            yield
+        finally:
+            self.body, self.source = outer, source
+
+
+class Namespace:
+    """A module whose functions are recorded when they are called; all else in it is passed on."""
+
+    constant: Any
+
+    def __init__(self, recording: Recording, module: Any, path: str) -> None:
+        self.__dict__["_of"] = recording, module, path
+
+    def __getattr__(self, name: str) -> Any:  # once per name: what is found becomes an attribute
+        recording, module, path = self._of
+        value = getattr(module, name)
+        if isinstance(value, ModuleType):
+            value = Namespace(recording, value, f"{path}{name}.")
+        elif callable(value) and not isinstance(value, type):
+            value = recording.wrap(path + name, value)
+        self.__dict__[name] = value
+        return value

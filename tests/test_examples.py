@@ -1,0 +1,39 @@
+"""The examples, and the program in the README, run."""
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_digits_learns_and_draws(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["digits.py"])
+    digits = runpy.run_path(str(ROOT / "examples" / "digits.py"))
+    picture = tmp_path / "loss.png"
+    accuracy = digits["main"](["--epochs", "8", "--plot", str(picture)])
+    out = capsys.readouterr().out
+    assert accuracy > 0.93
+    assert re.search(r"the training step is a jaxpr of \d+ equations", out)
+    assert re.search(r"accuracy on 360 test images: 9\d\.\d%", out)
+    losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", out)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.2
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and picture.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_digits_reaches_its_accuracy():
+    digits = runpy.run_path(str(ROOT / "examples" / "digits.py"))
+    assert digits["main"]([]) >= 0.96
+
+
+def test_the_readmes_program_runs(capsys):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    program, = re.findall(r"```python\n(.*?)```", text, re.S)
+    scope = {}
+    exec(compile(program, "README.md", "exec"), scope)
+    out = capsys.readouterr().out
+    assert out.startswith("{ lambda ;") and "import popxl" in out
+    assert scope["params"]["w1"].shape == (64, 32) and scope["value"] < 3
