@@ -6,6 +6,7 @@ implementation of PopXL.
 """
 from . import (
     _operators as _operators,  # gives Array its operators
+    errors as errors,
     nn as nn,
     numpy as numpy,
 )
@@ -23,7 +24,7 @@ from .api import (
 )
 from .lower.program import Program as Program
 from .lower.session import Session as Session
-from .trace import errors as errors, tree as tree
+from .trace import tree as tree
 from .trace.array import Array as Array
 from .trace.aval import (
     Aval as Aval,
@@ -42,5 +43,6 @@ from .trace.aval import (
 )
 from .trace.jaxpr import Jaxpr as Jaxpr
 from .trace.parse import parse_jaxpr as parse_jaxpr
+from .transforms.replay import set_checks as set_checks
 
 __version__ = "0.1.0"

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from . import _tracing as tracing
-from .api import Function, decorator, specs_from_annotations, wraps
+from .api import Function, check_callable, decorator, is_index, specs_from_annotations, wraps
 from .lower.program import Program, build_program
 from .lower.runner import compile_flat
 from .trace import tree
@@ -85,7 +85,7 @@ def jit(f: Function) -> Function:
         if kwargs:
             kwargs = dict(sorted(kwargs.items()))
         leaves, structures = tracing.flatten_arguments(args, kwargs)
-        avals = tracing.argument_avals(f, leaves, args, kwargs)
+        avals = tracing.argument_avals("jit", f, leaves, args, kwargs)
         signature = Signature(len(args), tuple(kwargs), tuple(structures), tuple(avals))
         entry = cache.get(signature)
         if entry is None:
@@ -140,15 +140,13 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
         d:f32[3] = mul b a
       in (c, d) }
     """
-    if not callable(f):
-        raise ArgumentError(message(f"lower takes a function first, got {type(f).__name__}",
-                                    "way out: pf.lower(f, x)", at=user_source(2)))
+    check_callable("lower", f, "pf.lower(f, x)")
     if not args and not kwargs and annotations_of(f) is not None:
         args = specs_from_annotations(f)
-    numbers = () if state is None else (state,) if isinstance(state, int) else tuple(state)
+    numbers = () if state is None else tuple(state) if isinstance(state, (tuple, list, range)) else (state,)
     count = len(args) + len(kwargs)
     for n in numbers:
-        if not isinstance(n, int) or not -count <= n < count:
+        if not is_index(n) or not -count <= n < count:
             raise ArgumentError(message(f"lower: state={state!r}, but {function_name(f)} has {count} arguments here",
                                         at=user_source(2)))
     traced = tracing.trace(f, args, kwargs)

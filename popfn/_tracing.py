@@ -10,9 +10,10 @@ from .trace import tree
 from .trace.annotations import annotations_of, check_arguments, check_result
 from .trace.array import Array
 from .trace.aval import SHORT, Aval, aval_of_data
-from .trace.errors import ArgumentError, DtypeError, function_name, message, user_source
+from .trace.errors import ArgumentError, DtypeError, NarrowingError, function_name, message, user_source
 from .trace.jaxpr import Jaxpr
 from .trace.tracer import Trace, Tracer, aval_of, current_trace
+from .transforms.replay import checked
 
 
 class Traced(NamedTuple):
@@ -87,19 +88,30 @@ def argument_aval(x: Any) -> Aval:
     return aval_of_data(x)
 
 
-def argument_avals(f: Callable[..., Any], leaves: Sequence[Any], args: Sequence[Any], kwargs: Dict[str, Any],
-                   ) -> List[Aval]:
-    """The avals of all leaves. Raises ArgumentError that names a leaf that is none."""
+def argument_avals(name: str, f: Callable[..., Any], leaves: Sequence[Any], args: Sequence[Any],
+                   kwargs: Dict[str, Any], arrays: bool = False) -> List[Aval]:
+    """The avals of all leaves.
+
+    An error names the leaf: ArgumentError for what is no array (or an aval, if `arrays` are needed), NarrowingError for
+    64-bit data that does not survive.
+    """
     avals = []
     for i, x in enumerate(leaves):
         try:
+            if arrays and isinstance(x, Aval):
+                raise ArgumentError(message(
+                    f"{name}: argument {leaf_names(f, args, kwargs)[i]} of {function_name(f)} is the aval {x}, not an "
+                    "array", f"way out: pf.make_jaxpr({name}(f))(...) and pf.lower take avals", at=user_source(2)))
             avals.append(argument_aval(x))
         except DtypeError as e:
-            name = leaf_names(f, args, kwargs)[i]
             raise ArgumentError(message(
-                f"argument {name} of {function_name(f)} is not an array: {e}", f"seen: {type(x).__name__}, {x!r:.60}",
+                f"argument {leaf_names(f, args, kwargs)[i]} of {function_name(f)} is not an array: {e}",
+                f"seen: {type(x).__name__}, {x!r:.60}",
                 "way out: close over values that are not arrays, or bind them with functools.partial; make a class "
                 "of arrays a pytree with pf.tree.dataclass", at=user_source(2))) from None
+        except NarrowingError as e:
+            raise NarrowingError(message(f"argument {leaf_names(f, args, kwargs)[i]} of {function_name(f)}: {e}",
+                                         at=user_source(2))) from None
     return avals
 
 
@@ -112,7 +124,7 @@ def follows() -> bool:
 def trace(f: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any], follow: bool = False) -> Traced:
     """Trace `f`. With `follow`, Python sees the arguments' values; the caller vouches that they are known."""
     leaves, structures = flatten_arguments(args, kwargs)
-    avals = argument_avals(f, leaves, args, kwargs)
+    avals = argument_avals("tracing", f, leaves, args, kwargs)
     name = getattr(f, "__name__", type(f).__name__)
     with Trace(name, lambda: leaf_names(f, args, kwargs), follow) as t:
         tracers = [t.input(a) for a in avals]
@@ -130,7 +142,7 @@ def trace(f: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any], fo
         for i, x in enumerate(outs):
             if not isinstance(x, Array):
                 check_output(f, x, out_tree, i)
-        jaxpr = t.finish(outs)
+        jaxpr = checked(t.finish(outs))
     return Traced(jaxpr, tuple(t.captures), out_tree)
 
 

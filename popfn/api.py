@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
+import numpy as np
+
 from . import _tracing as tracing, numpy as pnp
 from .trace import prims, tree
 from .trace.annotations import specs_from_annotations as _annotated_specs
 from .trace.aval import Aval, spec
-from .trace.errors import ArgumentError, function_name, message, user_source
+from .trace.errors import ArgumentError, DtypeError, function_name, message, user_source
 from .trace.jaxpr import Jaxpr
 from .trace.tracer import aval_of, literal
 from .transforms.differentiate import jvp_jaxpr, linearize_jaxpr, transpose_jaxpr, vjp_jaxpr
@@ -28,12 +30,22 @@ def decorator(transform: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(f: Optional[Function] = None, *args: Any, **kwargs: Any) -> Any:
         if f is None:
             return functools.partial(wrapper, **kwargs)
-        if not callable(f):
-            raise ArgumentError(message(
-                f"{transform.__name__} takes a function first, got {type(f).__name__}",
-                f"way out: {transform.__name__}(f)(x), not {transform.__name__}(f(x))", at=user_source(2)))
+        name = transform.__name__
+        check_callable(name, f, f"{name}(f)(x), not {name}(f(x))")
         return transform(f, *args, **kwargs)
     return wrapper
+
+
+def is_index(n: Any) -> bool:
+    """Whether n is an integer that can number an argument."""
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+
+
+def check_callable(name: str, f: Any, way: str) -> None:
+    """Raise ArgumentError unless f can be called."""
+    if not callable(f):
+        raise ArgumentError(message(f"{name} takes a function first, got {type(f).__name__}", f"way out: {way}",
+                                    at=user_source(3)))
 
 
 def wraps(f: Function) -> Callable[[Function], Function]:
@@ -63,6 +75,7 @@ def eval_shape(f: Function, *args: Any, **kwargs: Any) -> Any:
     >>> eval_shape(lambda x: {"total": x.sum()}, spec((2, 3)))
     {'total': f32[]}
     """
+    check_callable("eval_shape", f, "eval_shape(f, x)")
     traced = tracing.trace(f, args, kwargs)
     return traced.outputs(traced.jaxpr.out_avals)
 
@@ -78,13 +91,13 @@ def specs_from_annotations(f: Function) -> Tuple[Aval, ...]:
 # ---------------------------------------------------------------------------- reverse mode
 def _numbers(name: str, f: Function, argnums: Union[int, Sequence[int]], args: Sequence[Any]) -> Tuple[int, ...]:
     """The numbers of the positional arguments that are differentiated, non-negative."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = tuple(argnums) if isinstance(argnums, (tuple, list, range)) else (argnums,)
     for n in numbers:
-        if not isinstance(n, int) or not -len(args) <= n < len(args):
+        if not is_index(n) or not -len(args) <= n < len(args):
             raise ArgumentError(message(
                 f"{name}: argnums={argnums!r}, but {function_name(f)} was called with {len(args)} positional arguments",
                 "way out: pass what is differentiated by position", at=user_source(3)))
-    numbers = tuple(n % len(args) for n in numbers)
+    numbers = tuple(int(n) % len(args) for n in numbers)
     if len(set(numbers)) != len(numbers):
         raise ArgumentError(message(f"{name}: argnums={argnums!r} names an argument twice", at=user_source(3)))
     return numbers
@@ -127,6 +140,13 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         numbers = _numbers("grad", f, argnums, args)
         leaves, structures = tracing.flatten_arguments(args, kwargs)
+        avals = tracing.argument_avals("grad", f, leaves, args, kwargs, arrays=True)
+        wanted = [i in numbers for i, s in enumerate(structures) for _ in range(s.num_leaves)]
+        if not allow_int:
+            for i, (a, on) in enumerate(zip(avals, wanted)):
+                if on and not a.is_float:
+                    _check_float("grad", tracing.leaf_names(f, args, kwargs)[i], a,
+                                 "leave it out of argnums, close over it, or pass allow_int=True")
         traced = tracing.trace(f, args, kwargs, tracing.follows())
         jaxpr, captures = traced.jaxpr, traced.captures
         result = traced.outputs(jaxpr.out_avals)
@@ -134,12 +154,6 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
             raise ArgumentError(message(f"grad: with has_aux, {function_name(f)} must return a pair (value, aux), "
                                         f"got {result}", at=user_source(2)))
         _check_scalar("grad", f, result[0] if has_aux else result, has_aux)
-        wanted = [i in numbers for i, s in enumerate(structures) for _ in range(s.num_leaves)]
-        avals = jaxpr.in_avals[len(captures):]
-        if not allow_int and not all(a.is_float for a, on in zip(avals, wanted) if on):
-            i = next(i for i, (a, on) in enumerate(zip(avals, wanted)) if on and not a.is_float)
-            _check_float("grad", tracing.leaf_names(f, args, kwargs)[i], avals[i],
-                         "leave it out of argnums, close over it, or pass allow_int=True")
         mask = (False,) * len(captures) + tuple(on and a.is_float for a, on in zip(avals, wanted))
         program = vjp_jaxpr(jaxpr, mask, (0,))
         results = inline(program, [*captures, *leaves, literal(1.0, jaxpr.out_avals[0])])
@@ -148,7 +162,7 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
         column = [None if not on else next(rest) if a.is_float else pnp.zeros(a.shape, dtype=a.dtype)
                   for a, on in zip(avals, wanted)]
         by_argument, _ = tracing.unflatten_arguments(column, structures, len(args), list(kwargs))
-        gradient = by_argument[numbers[0]] if isinstance(argnums, int) else tuple(by_argument[i] for i in numbers)
+        gradient = by_argument[numbers[0]] if is_index(argnums) else tuple(by_argument[i] for i in numbers)
         return traced.outputs(results[:n]), gradient
     return wrapper
 
@@ -174,11 +188,12 @@ def grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux: bool = Fa
 
 def _traced_floats(name: str, f: Function, primals: Sequence[Any]) -> Tuple[tracing.Traced, List[Any], List[Any]]:
     """f traced on primals that must all be floats, with their leaves and structures."""
+    check_callable(name, f, f"{name}(f, x)" if name != "jvp" else "jvp(f, (x,), (t,))")
     leaves, structures = tracing.flatten_arguments(primals, {})
-    traced = tracing.trace(f, primals, {}, tracing.follows())
-    for i, aval in enumerate(traced.jaxpr.in_avals[len(traced.captures):]):
+    for i, aval in enumerate(tracing.argument_avals(name, f, leaves, primals, {}, arrays=True)):
         if not aval.is_float:
             _check_float(name, tracing.leaf_names(f, primals, {})[i], aval, "close over it")
+    traced = tracing.trace(f, primals, {}, tracing.follows())
     return traced, leaves, structures
 
 
@@ -186,14 +201,20 @@ def _matched(name: str, what: str, got: Any, structure: tree.TreeDef, avals: Seq
     """The leaves of a tangent or cotangent, of the structure, shapes and dtypes that it must have."""
     leaves, got_structure = tree.flatten(got)
     if got_structure != structure:
-        raise ArgumentError(message(f"{name}: the {what} has another structure than {root}",
-                                    f"seen: {got_structure}", f"expected: {structure}", at=user_source(3)))
+        want = tree.unflatten(structure, avals)
+        whole = "the result" if root == "result" else root
+        raise ArgumentError(message(f"{name}: the {what} has another structure than {whole}",
+                                    tree.first_difference(want, got, whole, f"the {what}", root), at=user_source(3)))
     for i, (x, a) in enumerate(zip(leaves, avals)):
-        seen = aval_of(x)
+        try:
+            seen = tracing.argument_aval(x)
+        except DtypeError as e:
+            raise ArgumentError(message(f"{name}: the {what} of {tree.paths(structure, root)[i]} is not an array: {e}",
+                                        at=user_source(3))) from None
         if seen.shape != a.shape or seen.dtype != a.dtype and not (seen.weak and a.is_float):
             raise ArgumentError(message(f"{name}: the {what} of {tree.paths(structure, root)[i]} is {seen}, "
                                         f"expected {a}", at=user_source(3)))
-    return [pnp.astype(x, a.dtype) if aval_of(x).dtype != a.dtype else x for x, a in zip(leaves, avals)]
+    return [pnp.astype(x, a.dtype) if tracing.argument_aval(x).dtype != a.dtype else x for x, a in zip(leaves, avals)]
 
 
 def _linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any, Any]:
@@ -227,7 +248,7 @@ def vjp(f: Function, *primals: Any) -> Tuple[Any, Function]:
     out_avals = traced.jaxpr.out_avals
 
     def pull_back(ct: Any) -> Tuple[Any, ...]:
-        cts = _matched("vjp", "cotangent", ct, traced.out_tree, out_avals, "the result")
+        cts = _matched("vjp", "cotangent", ct, traced.out_tree, out_avals, "result")
         given = [c for c, on in zip(cts, cut.moves) if on]
         linear = (False,) * len(residuals) + (True,) * len(leaves)
         program, moves = transpose_jaxpr(cut.linear, linear, (True,) * len(given))

@@ -11,7 +11,7 @@ from typing import Any
 from . import numpy as pnp
 from .trace import prims
 from .trace.array import Array
-from .trace.aval import float32
+from .trace.aval import float32, int32
 from .trace.errors import DtypeError, ShapeError, message, user_source
 from .trace.tracer import aval_of
 
@@ -77,8 +77,8 @@ def one_hot(labels: Any, classes: int, *, dtype: Any = float32) -> Array:
     labels = pnp.asarray(labels)
     if labels.dtype.kind not in "iu":
         raise DtypeError(message(f"one_hot takes integer labels, got {labels.aval}", at=user_source(2)))
-    places = prims.iota(labels.dtype, (classes,), 0)
-    return pnp.astype(pnp.expand_dims(labels, -1) == places, dtype)
+    labels = pnp.astype(labels, int32)  # a small dtype may not hold the number of classes
+    return pnp.astype(pnp.expand_dims(labels, -1) == prims.iota(int32, (classes,), 0), dtype)
 
 
 def cross_entropy(logits: Any, labels: Any) -> Array:
@@ -87,6 +87,7 @@ def cross_entropy(logits: Any, labels: Any) -> Array:
     `logits` have shape (..., classes), `labels` are integers of shape (...) in [0, classes). float16 is computed in
     float32. Raises ShapeError and DtypeError if the two do not go together.
 
+    >>> import numpy as np
     >>> cross_entropy(np.zeros((2, 4), np.float32), np.array([0, 3]))
     Array(1.3862944, dtype=float32)
     """

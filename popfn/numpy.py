@@ -19,7 +19,8 @@ import numpy as np
 from .trace import prims
 from .trace.array import Array
 from .trace.aval import SHORT, Aval, Shape, as_numpy, bool_, canonical_dtype, float32, int32, promote_types, uint32
-from .trace.errors import DtypeError, ShapeError, message, user_source
+from .trace.errors import DtypeError, ShapeError, located, message, user_source
+from .trace.jaxpr import Literal
 from .trace.tracer import Tracer, aval_of, literal
 
 e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
@@ -36,17 +37,24 @@ def _as(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
     """x in a dtype: an equation for an Array, done at once for data."""
     if isinstance(x, Array):
         return x if x.aval.dtype == dtype else prims.convert(x, dtype, weak)
+    if isinstance(x, Literal):
+        x = x.value.item()
     if type(x) in _PYTHON:
         return literal(x, Aval((), dtype, weak))
-    return as_numpy(x).astype(dtype)
+    value = as_numpy(x).astype(dtype)
+    value.flags.writeable = False
+    return Array.wrap(value, Aval(value.shape, dtype, weak))
 
 
 def _promoted(*xs: Any) -> Sequence[Any]:
     """The operands in their common dtype."""
     avals = [aval_of(x) for x in xs]
     dtype, weak = avals[0].dtype, avals[0].weak
-    for a in avals[1:]:
-        dtype, weak = promote_types(dtype, weak, a.dtype, a.weak)
+    try:
+        for a in avals[1:]:
+            dtype, weak = promote_types(dtype, weak, a.dtype, a.weak)
+    except DtypeError as e:
+        raise located(e) from None
     return [_as(x, dtype, weak) for x in xs]
 
 
@@ -67,8 +75,10 @@ def _pair(x: Any, y: Any) -> Sequence[Any]:
 def _floats(*xs: Any) -> Sequence[Any]:
     """The operands in their common dtype, integers and bools as float32."""
     xs = tuple(_promoted(*xs)) if len(xs) > 1 else xs
-    aval = aval_of(xs[0])
-    return xs if aval.is_float else [_as(x, float32, aval.weak and len(xs) == 1) for x in xs]
+    if aval_of(xs[0]).is_float:
+        return xs
+    weak = builtins.all(aval_of(x).weak for x in xs)
+    return [_as(x, float32, weak) for x in xs]
 
 
 def _unary_float(primitive: Callable[[Any], Any], doc: str) -> Callable[[Any], Array]:
@@ -239,22 +249,25 @@ def asarray(x: Any, /, dtype: Any = None) -> Array:
     """An Array of data, a number or a nested list; an Array is returned as it is."""
     if isinstance(x, Array):
         return x if dtype is None else astype(x, dtype)
-    return Array(x, dtype)
+    return Array.wrap(x.value, x.aval) if isinstance(x, Literal) else Array(x, dtype)
 
 
 def astype(x: Any, dtype: Any, /) -> Array:
     """The values in another dtype; floats are cut off toward zero on their way to integers."""
-    d = canonical_dtype(dtype)
     x = asarray(x)
+    try:
+        d = canonical_dtype(dtype)
+    except DtypeError as e:
+        raise located(e) from None
     return x if x.dtype == d and not x.aval.weak else prims.convert(x, d)
 
 
 def full(shape: Union[int, Shape], fill_value: Any, *, dtype: Any = None) -> Array:
     """An array of one value, in the value's own dtype by default."""
-    aval = aval_of(fill_value)
-    value = _as(fill_value, aval.dtype if dtype is None else canonical_dtype(dtype))
-    return asarray(prims.broadcast_to(value, _shape(shape))) if _shape(shape) else asarray(
-        value if isinstance(value, Array) else prims.convert(value, aval_of(value).dtype, False))
+    dtype = aval_of(fill_value).dtype if dtype is None else canonical_dtype(dtype)
+    value = _as(fill_value, dtype) if type(fill_value) in _PYTHON else astype(fill_value, dtype)
+    shape = _sizes(shape)
+    return prims.broadcast_to(value, shape) if shape else asarray(value)
 
 
 def zeros(shape: Union[int, Shape], *, dtype: Any = float32) -> Array:
@@ -304,6 +317,13 @@ def _shape(shape: Any) -> Shape:
     return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
 
 
+def _sizes(shape: Any) -> Shape:
+    shape = _shape(shape)
+    if builtins.min(shape, default=0) < 0:
+        raise ShapeError(message(f"a shape holds sizes of 0 or more, got {shape}", at=user_source(3)))
+    return shape
+
+
 def _axis(axis: int, ndim: int, name: str) -> int:
     if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
         raise ShapeError(message(f"{name}: axis {axis!r} is not an axis of a value of rank {ndim}", at=user_source(3)))
@@ -313,7 +333,7 @@ def _axis(axis: int, ndim: int, name: str) -> int:
 def _axes(axis: Axis, ndim: int, name: str) -> Tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
-    axes = tuple(_axis(a, ndim, name) for a in ((axis,) if isinstance(axis, (int, np.integer)) else axis))
+    axes = tuple(_axis(a, ndim, name) for a in (axis if isinstance(axis, (tuple, list, range)) else (axis,)))
     if len(set(axes)) != len(axes):
         raise ShapeError(message(f"{name}: axes {axis} are not distinct", at=user_source(3)))
     return tuple(sorted(axes))
@@ -371,7 +391,7 @@ def expand_dims(x: Any, /, axis: int = 0) -> Array:
 
 def broadcast_to(x: Any, /, shape: Union[int, Shape]) -> Array:
     """NumPy's broadcasting to a shape."""
-    return prims.broadcast_to(asarray(x), _shape(shape))
+    return prims.broadcast_to(asarray(x), _sizes(shape))
 
 
 def concat(arrays: Sequence[Any], /, *, axis: Optional[int] = 0) -> Array:
@@ -550,11 +570,14 @@ def argmin(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> 
 
 # ---------------------------------------------------------------------------- contraction
 def matmul(x1: Any, x2: Any, /) -> Array:
-    """x1 @ x2 by NumPy's rules: vectors as rows or columns, leading axes broadcast; float16 accumulated in float32."""
+    """x1 @ x2 by NumPy's rules: vectors as rows or columns, leading axes broadcast; logical for bools.
+
+    float16 is accumulated in float32. Raises ShapeError where the inner axes differ.
+    """
     x, y = _pair(x1, x2)
     a, b = aval_of(x), aval_of(y)
     if a.dtype is bool_:
-        return matmul(_as(x, int32), _as(y, int32))
+        return not_equal(matmul(_as(x, int32), _as(y, int32)), 0)
     if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ShapeError(message(f"matmul: {a} @ {b} do not go together: the last axis of the first is contracted with "
                                  "the last but one of the second", at=user_source(2)))
@@ -578,8 +601,10 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequence[int]]] = 2) -> Array:
-    """Sum of products over pairs of axes: the last n of x1 with the first n of x2, or the axes listed."""
+    """Sum of products over pairs of axes: the last n of x1 with the first n of x2, or the axes listed. Logical for bools."""
     x, y = (asarray(v) for v in _pair(x1, x2))
+    if x.dtype == bool_:
+        return not_equal(tensordot(_as(x, int32), _as(y, int32), axes=axes), 0)
     if isinstance(axes, int):
         axes = (range(x.ndim - axes, x.ndim), range(axes))
     x_axes, y_axes = (tuple(_axis(a, v.ndim, "tensordot") for a in group) for v, group in zip((x, y), axes))

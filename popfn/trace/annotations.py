@@ -60,6 +60,7 @@ class ArrayType:
 
     @property
     def symbolic(self) -> bool:
+        """Whether a dimension is an expression."""
         return any(d.code is not None for d in self.dims)
 
 
@@ -75,6 +76,7 @@ class Annotation:
 
     @property
     def symbolic(self) -> bool:
+        """Whether a dimension of one of the array types is an expression."""
         return any(a.symbolic for a in self.arrays)
 
 
@@ -234,6 +236,7 @@ class Bindings:
     origin: Dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> Bindings:
+        """The same bindings, to try a member of a union with."""
         return replace(self, sizes=dict(self.sizes), shapes=dict(self.shapes), origin=dict(self.origin))
 
     def __str__(self) -> str:
@@ -368,6 +371,7 @@ def check_arguments(f: Any, arguments: Mapping[str, Any]) -> Optional[Bindings]:
     shape and a dtype; `*args` as a tuple and `**kwargs` as a dict, as in the function itself. Returns what
     `check_result` needs, None where nothing is annotated. Raises AnnotationError.
 
+    >>> from jaxtyping import Float32
     >>> def scale(x: Float32[np.ndarray, "n"], by: Float32[np.ndarray, "n"]): ...
     >>> bindings = check_arguments(scale, {"x": np.ones(3, np.float32), "by": np.ones(3, np.float32)})
     >>> str(bindings)
@@ -403,6 +407,7 @@ def specs_from_annotations(f: Any) -> Tuple[Tuple[Shape, np.dtype[Any]], ...]:
     AnnotationError, with the parameter's name, where an annotation is missing, admits several dtypes, or
     leaves a size open.
 
+    >>> from jaxtyping import Float32
     >>> def scale(x: Float32[np.ndarray, "n=3 4"], by: Float32[np.ndarray, ""]): ...
     >>> specs_from_annotations(scale)
     (((3, 4), dtype('float32')), ((), dtype('float32')))

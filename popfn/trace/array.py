@@ -6,8 +6,8 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 
 import numpy as np
 
-from .aval import Aval, Shape, as_numpy, aval_of_data
-from .errors import ShapeError, message, user_source
+from .aval import Aval, Shape, as_numpy, canonical_dtype, scalar_array
+from .errors import PopfnError, ShapeError, located, message, user_source
 
 _ops: Any = None
 # NumPy's ufuncs behind Python's operators, and popfn's functions for them.
@@ -31,6 +31,11 @@ def install_operations(module: Any) -> None:
         setattr(Array, operator, getattr(module, name))
 
 
+def _unpickled(value: np.ndarray, aval: Aval) -> Array:
+    value.flags.writeable = False
+    return Array.wrap(value, aval)
+
+
 class Array:
     """popfn's array type: concrete, or traced (`Tracer`). Immutable.
 
@@ -51,15 +56,21 @@ class Array:
     def __init__(self, data: Any, dtype: Any = None) -> None:
         if isinstance(data, Array):
             data = data.known("Array(...)")
-        value = as_numpy(data)
-        if dtype is not None:
-            value = value.astype(Aval((), dtype).dtype)
-        elif value is data:
-            value = value.copy()  # the caller may go on writing to theirs
+        try:
+            if dtype is not None and type(data) in (bool, int, float):
+                value = scalar_array(data, canonical_dtype(dtype))
+            else:
+                value = as_numpy(data)
+                if dtype is not None and value.dtype != canonical_dtype(dtype):
+                    with np.errstate(all="ignore"):
+                        value = value.astype(canonical_dtype(dtype))
+        except PopfnError as e:
+            raise located(e) from None
+        if value is data or not value.flags.owndata:
+            value = np.array(value)  # the caller may go on writing to theirs
         value.flags.writeable = False
         self.value = value
-        self.aval = Aval._make(value.shape, value.dtype, False) if dtype is not None else \
-            aval_of_data(data if type(data) in (int, float) else value)
+        self.aval = Aval._make(value.shape, value.dtype, dtype is None and type(data) in (int, float))
 
     @staticmethod
     def wrap(value: np.ndarray, aval: Aval) -> Array:
@@ -97,7 +108,18 @@ class Array:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         value = self.known("np.asarray(...)")
-        return value.astype(dtype) if dtype is not None and dtype != value.dtype else value
+        if dtype is not None and dtype != value.dtype:
+            return value.astype(dtype)
+        return value.copy() if copy else value
+
+    def __copy__(self) -> Array:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self.value, self.aval)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         operator = _UFUNCS.get(ufunc.__name__) if method == "__call__" and not kwargs else None
@@ -106,6 +128,8 @@ class Array:
         return self._numpy(f"np.{ufunc.__name__}", getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, f: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if f in (np.shape, np.ndim, np.size) and len(args) == 1 and not kwargs:  # these need no value
+            return getattr(args[0], f.__name__)
         return self._numpy(f"np.{f.__name__}", f, args, kwargs)
 
     def _numpy(self, name: str, f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -174,7 +198,7 @@ class Array:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(message("arrays are immutable: x[...] = value is not possible",
-                                "build the new array: pnp.where(mask, value, x) or pnp.concatenate(...)",
+                                "way out: build the new array with pnp.where(mask, value, x) or pnp.concatenate(...)",
                                 at=user_source(2)))
 
     # ------------------------------------------------------------------ operators

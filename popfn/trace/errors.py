@@ -34,6 +34,9 @@ IN_LIBRARY = _Files()
 class PopfnError(Exception):
     """The base of all errors that popfn raises on purpose."""
 
+    def __init_subclass__(cls) -> None:
+        cls.__module__ = "popfn.errors"  # where users import it from
+
 
 class ShapeError(PopfnError, ValueError):
     """Shapes do not go together."""
@@ -133,6 +136,15 @@ def function_name(f: Any) -> str:
     name = name.replace("<locals>.", "")
     code = getattr(f, "__code__", None) or callable(f) and getattr(type(f).__call__, "__code__", None)
     return name if not code else f"{name} ({file_name(code.co_filename)}:{code.co_firstlineno})"
+
+
+def located(e: PopfnError, source: Optional[Source] = None) -> PopfnError:
+    """An error with the user's line, by default the one that is running; as it is if it names a line already."""
+    text = str(e)
+    if "\n  at " in text:
+        return e
+    first, *notes = text.split("\n  ")
+    return type(e)(message(first, *notes, at=source or user_source(2)))
 
 
 def message(what: str, *notes: Optional[str], at: Optional[Source] = None) -> str:

@@ -10,13 +10,13 @@ import functools
 import gc
 import sys
 from contextvars import ContextVar, Token
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
 from .array import Array
 from .aval import Aval, as_numpy, aval_of_data, scalar_array
-from .errors import IN_LIBRARY, ConcretizationError, LeakError, PopfnError, Source, message, user_source, where
+from .errors import IN_LIBRARY, ConcretizationError, LeakError, PopfnError, Source, located, message, user_source, where
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from .primitive import Primitive, eval_results
 
@@ -51,12 +51,23 @@ class Tracer(Array):
             return f"{self.aval}, argument {self.trace.input_name(self.origin)} of {self.trace.name}"
         return f"{self.aval}, made at {where(self.origin)}"
 
+    def depends_on(self) -> List[str]:
+        """The names of the arguments that the value depends on, those of functions around this one included."""
+        return self.trace.inputs_behind(self.variable)
+
+    def __deepcopy__(self, memo: Any) -> Tracer:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise LeakError(message("a traced value cannot be pickled", f"the value: {self.describe()}",
+                                at=user_source(2)))
+
     def known(self, what: str) -> np.ndarray:
         if not self.trace.open:
             raise leak(self)
         if self.trace.follow:
             return self.trace.value_of(self.variable)
-        depends = ", ".join(self.trace.inputs_behind(self.variable)) or "none"
+        depends = ", ".join(self.depends_on()) or "no argument"
         way = ("choose with pnp.where(condition, a, b), or let a Python value decide that the trace does not see"
                if what.startswith("bool") else
                "stay with popfn.numpy functions, or compute it outside the traced function and pass it in")
@@ -113,9 +124,9 @@ class Trace:
         """A tracer for a variable of this trace."""
         return Tracer(var.aval, self, var, self.source)
 
-    def tracer_of(self, atom: Atom) -> Union[Tracer, Literal]:
-        """What stands for an atom of this trace as an operand."""
-        return self.tracer(atom) if isinstance(atom, Var) else atom
+    def array_of(self, atom: Atom) -> Array:
+        """An atom of this trace as a user sees it."""
+        return self.tracer(atom) if isinstance(atom, Var) else Array.wrap(atom.value, atom.aval)
 
     def atom(self, x: Any) -> Atom:
         """What stands for a value in this trace's equations."""
@@ -125,16 +136,19 @@ class Trace:
         if kind is Literal or kind is Var:  # a transform's rules hand on variables as they are
             return x  # type: ignore[no-any-return]
         value, aval = (x.value, x.aval) if isinstance(x, Array) else concrete(x)
-        if not aval.ndim:
-            return Literal(value, aval)
         key = id(value if isinstance(x, Array) else x)
         found = self._constants.get(key)
-        if found is None:
-            if not isinstance(x, Array):
-                value = value.copy()  # the caller may write to theirs before the program runs
-                value.flags.writeable = False
-            found = self._constants[key] = x, Var(aval), value  # x is kept, so that its id stays its own
-        return found[1]
+        if found is not None and (isinstance(x, Array) or found[2].tobytes() == value.tobytes()):
+            return found[1]
+        if not isinstance(x, Array):
+            value = np.array(value)  # the caller may write to theirs before the program runs, or before its next use
+            value.flags.writeable = False
+        if not aval.ndim:
+            return Literal(value, aval)
+        if found is not None:
+            key = id(value)
+        self._constants[key] = x, Var(aval), value  # x is kept, so that its id stays its own
+        return self._constants[key][1]
 
     def capture(self, x: Tracer) -> Tracer:
         """The input that stands for an outer trace's tracer. Raises LeakError if that trace is not open around us."""
@@ -157,11 +171,15 @@ class Trace:
             if inner not in known:
                 known[inner] = outer.known("a captured value")
         known.update((v, c) for _, v, c in self._constants.values())
-        needed, todo = {var}, []
+        missing: Set[Var] = set() if var in known else {var}
+        todo: List[Eqn] = []
         for eqn in reversed(self.eqns):
-            if any(v in needed and v not in known for v in eqn.outputs):
+            if not missing:
+                break
+            if not missing.isdisjoint(eqn.outputs):
                 todo.append(eqn)
-                needed.update(a for a in eqn.inputs if isinstance(a, Var))
+                missing.difference_update(eqn.outputs)
+                missing.update(a for a in eqn.inputs if isinstance(a, Var) and a not in known)
         with np.errstate(all="ignore"):
             for eqn in reversed(todo):
                 arrays = [a.value if isinstance(a, Literal) else known[a] for a in eqn.inputs]
@@ -187,7 +205,8 @@ class Trace:
         for eqn in reversed(self.eqns):
             if any(v in needed for v in eqn.outputs):
                 needed.update(a for a in eqn.inputs if isinstance(a, Var))
-        return [self.input_name(i) for i, v in enumerate(self.inputs) if v in needed]
+        outer = [name for x in self.captures if self._captured[id(x)].variable in needed for name in x.depends_on()]
+        return outer + [self.input_name(i) for i, v in enumerate(self.inputs) if v in needed]
 
 
 def infer_at(primitive: Primitive, avals: Tuple[Aval, ...], source: Optional[Source]) -> Any:
@@ -195,7 +214,7 @@ def infer_at(primitive: Primitive, avals: Tuple[Aval, ...], source: Optional[Sou
     try:
         return primitive.infer(avals)
     except PopfnError as e:
-        raise type(e)(message(str(e), at=source)) from None
+        raise located(e, source) from None
 
 
 def leak(x: Tracer) -> LeakError:
@@ -292,7 +311,7 @@ def concrete(x: Any) -> Tuple[np.ndarray, Aval]:
     try:
         return as_numpy(x), aval_of_data(x)
     except PopfnError as e:
-        raise type(e)(message(str(e), at=user_source(2))) from None
+        raise located(e) from None
 
 
 def literal(value: Union[bool, int, float], like: Aval) -> Literal:
@@ -302,7 +321,7 @@ def literal(value: Union[bool, int, float], like: Aval) -> Literal:
             return _literal(value, like)
         return Literal(scalar_array(value, like.dtype), like.with_shape(()))
     except PopfnError as e:
-        raise type(e)(message(str(e), at=user_source(2))) from None
+        raise located(e) from None
 
 
 @functools.lru_cache(maxsize=4096, typed=True)

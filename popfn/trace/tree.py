@@ -66,16 +66,17 @@ def paths(treedef: TreeDef, root: str = "") -> List[str]:
     return [a.codify(root) for a in treedef.accessors()]
 
 
-def first_difference(want: Any, got: Any, want_name: str = "tree 0", got_name: str = "the other") -> str:
+def first_difference(want: Any, got: Any, want_name: str = "tree 0", got_name: str = "the other",
+                     root: str = "tree") -> str:
     """Where two trees part: the leaves that only one of them has, or else the first container that differs."""
     want_def, got_def = structure(want), structure(got)
-    want_paths, got_paths = paths(want_def, "tree"), paths(got_def, "tree")
+    want_paths, got_paths = paths(want_def, root), paths(got_def, root)
     missing = [p for p in want_paths if p not in set(got_paths)]
     extra = [p for p in got_paths if p not in set(want_paths)]
     if missing or extra:
         return "; ".join(f"only in {name}: {', '.join(some[:3])}{' ...' if len(some) > 3 else ''}"
                          for name, some in ((want_name, missing), (got_name, extra)) if some)
-    path = "tree"
+    path = root
     level, got_level = want_def.one_level(), got_def.one_level()
     while level is not None and level == got_level:
         parts = list(zip(want_def.children(), got_def.children()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 from ..trace.aval import Aval
+from ..trace.errors import MissingRuleError, located
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Linear, Zero
 from ..trace.prims import add, instantiate
@@ -43,7 +44,10 @@ def push_forward(trace: Trace, jaxpr: Jaxpr, primals: Sequence[Any], tangents: S
                 for i, t in enumerate(directions):
                     if t is None:
                         directions[i] = Zero(inputs[i].aval)
-                out, tangent = getattr(primitive, rule)(operands, directions)
+                try:
+                    out, tangent = getattr(primitive, rule)(operands, directions)
+                except MissingRuleError as e:
+                    raise located(e, trace.source) from None
             if not primitive.multiple:
                 env[outputs[0]] = out
                 if type(tangent) is Tracer:
@@ -88,7 +92,11 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
                     continue
             trace.source = source
             operands = [Linear(a.aval) if a in linear else a for a in inputs]
-            for a, c in zip(inputs, primitive.transpose(ct, *operands)):
+            try:
+                in_cts = primitive.transpose(ct, *operands)
+            except MissingRuleError as e:
+                raise located(e, source) from None
+            for a, c in zip(inputs, in_cts):
                 if c is not None and type(c) is not Zero and a in linear:
                     before = cts.get(a)
                     cts[a] = c if before is None else add(before, c)

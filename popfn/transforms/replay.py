@@ -10,13 +10,22 @@ from ..trace.errors import JaxprError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.tracer import Trace, bind, current_trace
 
-#: Whether every jaxpr that a transform makes is checked (`set_checks`).
+#: Whether every new jaxpr is checked (`set_checks`).
 _checks = [False]
 
 
-def set_checks(on: bool) -> None:
-    """Check every jaxpr that a transform makes, as the tests do; off by default, because it costs time."""
-    _checks[0] = on
+def set_checks(on: bool) -> bool:
+    """Check every jaxpr that is traced or made by a transform, or stop checking; returns what was set before.
+
+    An ill-typed jaxpr, the mark of a wrong rule, is then a JaxprError at once. Off by default, because it takes as long
+    as tracing itself; popfn's own tests switch it on.
+
+    >>> before = set_checks(True)
+    >>> set_checks(before)
+    True
+    """
+    before, _checks[0] = _checks[0], on
+    return before
 
 
 def checked(jaxpr: Jaxpr) -> Jaxpr:
@@ -57,7 +66,9 @@ def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
     if trace is None:
         arrays = [x.known("a transform") if isinstance(x, Array) else x.value if isinstance(x, Literal) else as_numpy(x)
                   for x in args]
-        return [Array.wrap(frozen(y), a) for y, a in zip(jaxpr.eval(*arrays), jaxpr.out_avals)]
+        callers = {id(x) for x in arrays}
+        outs = [y.copy() if id(y) in callers else y for y in jaxpr.eval(*arrays)]
+        return [Array.wrap(frozen(y), a) for y, a in zip(outs, jaxpr.out_avals)]
     atoms: Dict[Any, Atom] = {v: trace.atom(x) for v, x in zip(jaxpr.inputs, args)}
     if any(a.aval is not v.aval for v, a in atoms.items()):  # a weak type where a strong one was, or the reverse
         return replay(trace, jaxpr, args, lambda eqn, operands: bind(eqn.primitive, operands))
@@ -73,7 +84,7 @@ def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
             new = tuple([Var(v.aval) for v in outputs])
             atoms.update(zip(outputs, new))
         append(new_eqn(Eqn, (primitive, operands, new, source or around)))
-    return [a if type(a) is Literal else trace.tracer_of(atoms[a]) for a in jaxpr.outputs]
+    return [trace.array_of(atoms.get(a, a)) for a in jaxpr.outputs]
 
 
 def replay(trace: Trace, jaxpr: Jaxpr, args: Sequence[Any], apply: Callable[[Eqn, List[Any]], Any]) -> List[Any]:
@@ -87,7 +98,7 @@ def replay(trace: Trace, jaxpr: Jaxpr, args: Sequence[Any], apply: Callable[[Eqn
                 env.update(zip(eqn.outputs, out))
             else:
                 env[eqn.outputs[0]] = out
-    return [a if isinstance(a, Literal) else env[a] for a in jaxpr.outputs]
+    return [trace.array_of(trace.atom(env.get(a, a))) for a in jaxpr.outputs]
 
 
 def frozen(x: Any) -> Any:

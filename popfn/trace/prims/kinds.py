@@ -26,14 +26,14 @@ Axes = Tuple[int, ...]
 Slope = Union[None, int, float, Callable[[], Any]]
 
 _LETTERS = {d: "b" if d == bool_ else d.kind if d not in FLOAT8 else "8" for d in SHORT}
-_WORDS = {"b": "bool", "i": "signed integers", "u": "unsigned integers", "f": "float16 and float32", "8": "float8"}
+_WORDS = {"b": "bool", "i": "signed integers", "u": "unsigned integers", "f": "float16, float32", "8": "float8"}
 
 
 def check_dtype(name: str, aval: Aval, takes: str) -> None:
     """Raise DtypeError unless the aval's dtype is of one of the kinds in `takes` (letters of b i u f 8)."""
     if _LETTERS[aval.dtype] not in takes:
         kinds = [_WORDS[letter] for letter in takes]
-        raise DtypeError(f"{name} takes {', '.join(kinds[:-1]) + ' and ' * (len(kinds) > 1) + kinds[-1]}, got {aval}")
+        raise DtypeError(f"{name} takes {', '.join(kinds)}, got {aval}")
 
 
 def check_axes(name: str, axes: Axes, ndim: int) -> None:
@@ -81,8 +81,9 @@ class Broadcast(LinearOp):
     shape: Shape
 
     def abstract(self, x: Aval) -> Aval:
-        if broadcast_shapes(x.shape, self.shape) != self.shape:
-            raise ShapeError(f"broadcast: {x} does not broadcast to {self.shape}")
+        lead = len(self.shape) - x.ndim
+        if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, self.shape[lead:])):
+            raise ShapeError(f"broadcast: {x} does not broadcast to shape {self.shape}")
         return x.with_shape(self.shape)
 
     def eval(self, x: np.ndarray) -> Any:

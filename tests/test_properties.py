@@ -1,0 +1,148 @@
+"""Random programs: the same numbers on every path; the same derivatives forwards, backwards, in JAX, by differences."""
+from typing import Any, List, Sequence, Tuple
+
+import jax
+import numpy as np
+import translation
+from hypothesis import given, settings
+from programs import Program, lowered, programs, tolerance
+from references import Stopped, assert_within, evaluate, widened
+
+import popfn as pf
+from popfn.trace.jaxpr import Jaxpr
+from popfn.transforms.differentiate import jvp_jaxpr, vjp_jaxpr
+from popfn.transforms.simplify import simplify
+
+Bounds = Tuple[List[np.ndarray], List[Any]]
+
+
+def examples(n: int) -> Any:
+    """`n` examples in the usual run; as many more in a longer one as its profile asks for."""
+    most = settings.default.max_examples
+    return settings(max_examples=n if most <= 100 else most)
+
+
+def arrays(tree: Any) -> List[np.ndarray]:
+    return [np.asarray(x) for x in pf.tree.leaves(tree)]
+
+
+def assert_bits(got: Sequence[np.ndarray], want: Sequence[np.ndarray], what: str) -> None:
+    assert [(g.shape, g.dtype) for g in got] == [(w.shape, w.dtype) for w in want], what
+    for i, (g, w) in enumerate(zip(got, want)):
+        if g.tobytes() != w.tobytes():  # NaNs may differ in their bits
+            np.testing.assert_array_equal(g, w, err_msg=f"{what}: output {i}")
+
+
+def assert_close(jaxpr: Jaxpr, inputs: Sequence[np.ndarray], *ways: Tuple[str, Sequence[Any]]) -> Bounds:
+    """Results of the jaxpr, got in several ways, are within what rounding may do; gives what `tolerance` gives."""
+    exact, bounds = tolerance(jaxpr, inputs)
+    for what, results in ways:
+        assert len(results) == len(exact)
+        for i, (got, want, bound) in enumerate(zip(results, exact, bounds)):
+            assert_within(np.asarray(got), want, bound, f"{what}: output {i}")
+    return exact, bounds
+
+
+def assert_round_trip(jaxpr: Jaxpr) -> None:
+    back = pf.parse_jaxpr(str(jaxpr.check()), jaxpr.constants)
+    assert back == jaxpr and str(back) == str(jaxpr)
+
+
+def gradient(program: Program) -> Tuple[Jaxpr, Jaxpr, Tuple[bool, ...]]:
+    """The loss of a program, its value and gradient, and which inputs that is by."""
+    loss = pf.make_jaxpr(program.loss)(*program.inputs)
+    mask = tuple(i in program.floats for i in range(len(program.inputs)))
+    return loss, vjp_jaxpr(loss, mask, (0,)), mask
+
+
+ONE = np.float32(1)
+
+
+# ---------------------------------------------------------------------------- values
+@examples(120)
+@given(programs())
+def test_eager_traced_jitted_and_exact_values_agree(program):
+    jaxpr = pf.make_jaxpr(program)(*program.inputs)
+    assert_round_trip(jaxpr)
+    want = list(jaxpr.eval(*program.inputs))
+    assert_bits(list(simplify(jaxpr).check().eval(*program.inputs)), want, "simplified")
+    assert_close(jaxpr, program.inputs, ("traced", want), ("jitted", arrays(pf.jit(program)(*program.inputs))),
+                 ("eager, but for the functions in it", arrays(program(*program.inputs))))
+
+
+@examples(100)
+@given(programs(wild=True, jit=False))
+def test_wild_programs_agree_bit_by_bit(program):
+    """Whatever the values, eager and traced evaluation are the same, and so is the result beside a derivative."""
+    jaxpr = pf.make_jaxpr(program)(*program.inputs)
+    assert_round_trip(jaxpr)
+    want = list(jaxpr.eval(*program.inputs))
+    assert_bits(arrays(program(*program.inputs)), want, "eager")
+    assert_bits(list(simplify(jaxpr).eval(*program.inputs)), want, "simplified")
+    loss, grad, mask = gradient(program)
+    value, = loss.eval(*program.inputs)
+    tangents = [program.inputs[i] for i in program.floats]
+    assert_bits([grad.eval(*program.inputs, ONE)[0]], [value], "value beside the gradient")
+    assert_bits([jvp_jaxpr(loss, mask).jaxpr.eval(*program.inputs, *tangents)[0]], [value], "value beside the tangent")
+
+
+# ---------------------------------------------------------------------------- derivatives
+@examples(120)
+@given(programs())
+def test_forward_equals_reverse_equals_differences(program):
+    loss, grad, mask = gradient(program)
+    inputs, floats = program.inputs, program.floats
+    got = list(grad.eval(*inputs, ONE))
+    exact, bounds = assert_close(grad, [*inputs, ONE], ("gradient", got))
+    assert_bits(arrays(pf.grad(program.loss, floats)(*inputs)), got[1:], "pf.grad")
+    for made in (loss, grad, simplify(grad)):
+        assert_round_trip(made)
+
+    random = np.random.RandomState(len(loss.eqns))
+    directions = [random.uniform(-1, 1, inputs[i].shape).astype(inputs[i].dtype) for i in floats]
+    along = np.asarray(sum(np.sum(g * widened(t)) for g, t in zip(exact[1:], directions)))
+    bound = sum(np.sum(b * np.abs(widened(t))) for b, t in zip(bounds[1:], directions))
+    pushed, moves = jvp_jaxpr(loss, mask)
+    assert_round_trip(pushed)
+    if moves[0]:
+        results = pushed.eval(*inputs, *directions)
+        _, forward = assert_close(pushed, [*inputs, *directions], ("forward mode", results))
+        assert_within(results[1], along, bound + forward[1], "forward against reverse")
+
+    at, step = list(map(widened, inputs)), dict(zip(floats, map(widened, directions)))
+    stopped = Stopped()
+    evaluate(loss, at, watch=stopped.record)
+    ends = [evaluate(loss, [x + h * step[i] if i in step else x for i, x in enumerate(at)], watch=stopped.replay())[0]
+            for h in (1e-6, -1e-6)]
+    difference = (ends[0] - ends[1]) / 2e-6
+    assert_within(along, difference, 1e-4 * (1 + np.abs(difference)), "against differences")
+
+
+@examples(40)
+@given(programs(most=25))
+def test_values_and_gradients_equal_jax(program):
+    loss, grad, _ = gradient(program)
+    xs = list(map(jax.numpy.asarray, program.inputs))
+    value, grads = jax.value_and_grad(lambda *xs: translation.run(loss, *xs)[0], program.floats)(*xs)
+    assert_close(grad, [*program.inputs, ONE], ("JAX", arrays([value, grads])),
+                 ("popfn", grad.eval(*program.inputs, ONE)))
+
+
+# ---------------------------------------------------------------------------- lowering
+@examples(60)
+@given(programs())
+def test_lowered_programs_and_gradients_equal_eval(program):
+    jaxpr = pf.make_jaxpr(program)(*program.inputs)
+    assert_close(jaxpr, program.inputs, ("lowered", lowered(jaxpr)(*program.inputs)))
+    _, grad, _ = gradient(program)
+    assert_close(grad, [*program.inputs, ONE], ("lowered gradient", lowered(grad)(*program.inputs, ONE)))
+
+
+@examples(40)
+@given(programs(most=20))
+def test_jit_of_grad_and_grad_of_jit(program):
+    _, grad, _ = gradient(program)
+    outside = pf.value_and_grad(lambda *xs: pf.jit(program.loss)(*xs), program.floats)
+    inside = pf.jit(pf.value_and_grad(program.loss, program.floats))
+    assert_close(grad, [*program.inputs, ONE], ("jit(grad)", arrays(inside(*program.inputs))),
+                 ("grad(jit)", arrays(outside(*program.inputs))))
