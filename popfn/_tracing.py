@@ -9,7 +9,7 @@ import numpy as np
 from .trace import tree
 from .trace.annotations import annotations_of, check_arguments, check_result
 from .trace.array import Array
-from .trace.aval import SHORT, Aval, aval_of_data
+from .trace.aval import INTERNED, SHORT, Aval, aval_of_data
 from .trace.errors import ArgumentError, DtypeError, NarrowingError, function_name, message, user_source
 from .trace.jaxpr import Jaxpr
 from .trace.tracer import Trace, Tracer, aval_of, current_trace
@@ -95,8 +95,12 @@ def argument_avals(name: str, f: Callable[..., Any], leaves: Sequence[Any], args
     An error names the leaf: ArgumentError for what is no array (or an aval, if `arrays` are needed), NarrowingError for
     64-bit data that does not survive.
     """
-    avals = []
+    avals: List[Aval] = []
     for i, x in enumerate(leaves):
+        known = INTERNED.get((x.shape, x.dtype, False)) if type(x) is np.ndarray else None
+        if known is not None:
+            avals.append(known)
+            continue
         try:
             if arrays and isinstance(x, Aval):
                 raise ArgumentError(message(
@@ -127,7 +131,7 @@ def trace(f: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any], fo
     avals = argument_avals("tracing", f, leaves, args, kwargs)
     name = getattr(f, "__name__", type(f).__name__)
     with Trace(name, lambda: leaf_names(f, args, kwargs), follow) as t:
-        tracers = [t.input(a) for a in avals]
+        tracers = t.add_inputs(avals)
         if follow:
             t.values = {v.variable: (x if isinstance(x, Array) else Array(x)).known("a transform")
                         for v, x in zip(tracers, leaves)}

@@ -83,7 +83,7 @@ def _floats(*xs: Any) -> Sequence[Any]:
 
 def _unary_float(primitive: Callable[[Any], Any], doc: str) -> Callable[[Any], Array]:
     def f(x: Any, /) -> Array:
-        if isinstance(x, Array) and x.aval.is_float:
+        if type(x) is Tracer and x.aval.is_float:
             return primitive(x)
         return primitive(_floats(x)[0])
     f.__name__ = f.__qualname__ = primitive.__name__.rstrip("_")
@@ -95,8 +95,9 @@ def _binary(primitive: Callable[[Any, Any], Any], name: str, doc: str,
             promote: Callable[[Any, Any], Sequence[Any]] = _pair, bools: Any = None) -> Callable[[Any, Any], Array]:
     """A function of two operands: promotion, then the primitive; `bools` is what NumPy does for bools instead."""
     def f(x1: Any, x2: Any, /) -> Array:
-        x1, x2 = promote(x1, x2)
-        if bools is not None and aval_of(x1).dtype is bool_:
+        if not (type(x1) is Tracer and type(x2) is Tracer and x1.aval.dtype is x2.aval.dtype and promote is _pair):
+            x1, x2 = promote(x1, x2)
+        if bools is not None and x1.aval.dtype is bool_:
             return bools(x1, x2)
         return primitive(x1, x2)
     f.__name__ = f.__qualname__ = name

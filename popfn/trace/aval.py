@@ -63,6 +63,10 @@ def canonical_dtype(dtype: Any) -> np.dtype:
     return d
 
 
+#: Every aval there is, by shape, dtype and weak flag.
+INTERNED: Dict[Tuple[Any, Any, bool], Aval] = {}
+
+
 class Aval:
     """The type of a value: `Aval((4, 2), "float32")`, printed `f32[4,2]`.
 
@@ -82,7 +86,6 @@ class Aval:
     is_float: bool
     strong: Aval
 
-    _interned: Dict[Tuple[Any, Any, bool], Aval] = {}
 
     def __new__(cls, shape: Iterable[int], dtype: Any = float32, weak: bool = False) -> Aval:
         try:
@@ -97,7 +100,7 @@ class Aval:
     @classmethod
     def _make(cls, shape: Shape, dtype: np.dtype, weak: bool) -> Aval:
         key = (shape, dtype, weak)
-        self = cls._interned.get(key)
+        self = INTERNED.get(key)
         if self is None:
             self = object.__new__(cls)
             size = 1
@@ -107,7 +110,7 @@ class Aval:
                                 ("size", size), ("is_float", dtype in FLOATS)):
                 object.__setattr__(self, name, value)
             object.__setattr__(self, "strong", cls._make(shape, dtype, False) if weak else self)
-            self = cls._interned.setdefault(key, self)  # two threads may make it at once
+            self = INTERNED.setdefault(key, self)  # two threads may make it at once
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -120,6 +120,12 @@ class Trace:
         self.inputs.append(var)
         return Tracer(aval, self, var, len(self.inputs) - 1)
 
+    def add_inputs(self, avals: Sequence[Aval]) -> List[Tracer]:
+        """New inputs, one for each aval."""
+        start = len(self.inputs)
+        self.inputs += [Var(a) for a in avals]
+        return [Tracer(v.aval, self, v, i) for i, v in enumerate(self.inputs[start:], start)]
+
     def tracer(self, var: Var) -> Tracer:
         """A tracer for a variable of this trace."""
         return Tracer(var.aval, self, var, self.source)
