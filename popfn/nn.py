@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import numpy as pnp
+from ._promotion import all_axes, in_float32
 from .trace import prims
 from .trace.array import Array
 from .trace.aval import float32, int32
@@ -60,13 +61,13 @@ def logsumexp(x: Any, axis: pnp.Axis = None, *, keepdims: bool = False) -> Array
         top = prims.stop_gradient(pnp.max(x, axis, keepdims=True))
         top = pnp.where(pnp.abs(top) == pnp.inf, 0.0, top)
         total = pnp.log(pnp.sum(pnp.exp(x - top), axis, keepdims=True)) + top
-        return total if keepdims else pnp.squeeze(total, pnp._axes(axis, x.ndim, "logsumexp"))
-    return pnp._in_float32(f, x)
+        return total if keepdims else pnp.squeeze(total, all_axes(axis, x.ndim, "logsumexp"))
+    return in_float32(f, x)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Array:
     """log(softmax(x)) along an axis, without overflow. float16 is computed in float32."""
-    return pnp._in_float32(lambda x: x - logsumexp(x, _axis(axis, x, "log_softmax"), keepdims=True), x)
+    return in_float32(lambda x: x - logsumexp(x, _axis(axis, x, "log_softmax"), keepdims=True), x)
 
 
 def one_hot(labels: Any, classes: int, *, dtype: Any = float32) -> Array:
@@ -101,4 +102,4 @@ def cross_entropy(logits: Any, labels: Any) -> Array:
     def f(x: Array) -> Array:
         picked = pnp.sum(pnp.where(chosen, x, 0.0), -1)
         return pnp.mean(logsumexp(x, -1) - picked)
-    return pnp._in_float32(f, logits)
+    return in_float32(f, logits)

@@ -16,86 +16,43 @@ from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from ._promotion import (
+    PYTHON,
+    Axis,
+    all_axes,
+    as_array,
+    as_shape,
+    as_sizes,
+    convert_to,
+    floats,
+    in_float32,
+    one_axis,
+    pair,
+    promoted,
+)
 from .trace import prims
 from .trace.array import Array
-from .trace.aval import SHORT, Aval, Shape, as_numpy, bool_, canonical_dtype, float32, int32, promote_types, uint32
+from .trace.aval import Shape, as_numpy, bool_, canonical_dtype, float32, int32, uint32
 from .trace.errors import DtypeError, ShapeError, located, message, user_source
-from .trace.jaxpr import Literal
 from .trace.tracer import Tracer, aval_of, literal
 
 e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
-Axis = Union[None, int, Sequence[int]]
-_PYTHON = {bool: 0, int: 1, float: 2}
-
-
-# ---------------------------------------------------------------------------- promotion
-_KINDS = {d: 0 if d == bool_ else 1 if d.kind in "iu" else 2 for d in SHORT}
-_kind = _KINDS.__getitem__
-
-
-def _as(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
-    """x in a dtype: an equation for an Array, done at once for data."""
-    if isinstance(x, Array):
-        return x if x.aval.dtype == dtype else prims.convert(x, dtype, weak)
-    if isinstance(x, Literal):
-        x = x.value.item()
-    if type(x) in _PYTHON:
-        return literal(x, Aval((), dtype, weak))
-    value = as_numpy(x).astype(dtype)
-    value.flags.writeable = False
-    return Array.wrap(value, Aval(value.shape, dtype, weak))
-
-
-def _promoted(*xs: Any) -> Sequence[Any]:
-    """The operands in their common dtype."""
-    avals = [aval_of(x) for x in xs]
-    dtype, weak = avals[0].dtype, avals[0].weak
-    try:
-        for a in avals[1:]:
-            dtype, weak = promote_types(dtype, weak, a.dtype, a.weak)
-    except DtypeError as e:
-        raise located(e) from None
-    return [_as(x, dtype, weak) for x in xs]
-
-
-def _pair(x: Any, y: Any) -> Sequence[Any]:
-    """`_promoted` of two operands, with the common cases first."""
-    if isinstance(x, Array):
-        a = x.aval
-        if isinstance(y, Array):
-            if a.dtype is y.aval.dtype:
-                return x, y
-        elif _PYTHON.get(type(y), 3) <= _kind(a.dtype):
-            return x, literal(y, a)
-    elif isinstance(y, Array) and _PYTHON.get(type(x), 3) <= _kind(y.aval.dtype):
-        return literal(x, y.aval), y
-    return _promoted(x, y)
-
-
-def _floats(*xs: Any) -> Sequence[Any]:
-    """The operands in their common dtype, integers and bools as float32."""
-    xs = tuple(_promoted(*xs)) if len(xs) > 1 else xs
-    if aval_of(xs[0]).is_float:
-        return xs
-    weak = builtins.all(aval_of(x).weak for x in xs)
-    return [_as(x, float32, weak) for x in xs]
-
 
 def _unary_float(primitive: Callable[[Any], Any], doc: str) -> Callable[[Any], Array]:
     def f(x: Any, /) -> Array:
         if type(x) is Tracer and x.aval.is_float:
             return primitive(x)
-        return primitive(_floats(x)[0])
+        return primitive(floats(x)[0])
     f.__name__ = f.__qualname__ = primitive.__name__.rstrip("_")
     f.__doc__ = doc + " Integers are taken as float32."
     return f
 
 
 def _binary(primitive: Callable[[Any, Any], Any], name: str, doc: str,
-            promote: Callable[[Any, Any], Sequence[Any]] = _pair, bools: Any = None) -> Callable[[Any, Any], Array]:
+            promote: Callable[[Any, Any], Sequence[Any]] = pair, bools: Any = None) -> Callable[[Any, Any], Array]:
     """A function of two operands: promotion, then the primitive; `bools` is what NumPy does for bools instead."""
     def f(x1: Any, x2: Any, /) -> Array:
-        if not (type(x1) is Tracer and type(x2) is Tracer and x1.aval.dtype is x2.aval.dtype and promote is _pair):
+        if not (type(x1) is Tracer and type(x2) is Tracer and x1.aval.dtype is x2.aval.dtype and promote is pair):
             x1, x2 = promote(x1, x2)
         if bools is not None and x1.aval.dtype is bool_:
             return bools(x1, x2)
@@ -116,7 +73,7 @@ add = _binary(prims.add, "add", "x1 + x2, elementwise; logical or for bools.", b
 multiply = _binary(prims.mul, "multiply", "x1 * x2, elementwise; logical and for bools.", bools=prims.and_)
 subtract = _binary(prims.sub, "subtract", "x1 - x2, elementwise.",
                    bools=_no_bools("subtract", "use logical_xor (^), or convert with astype"))
-divide = _binary(prims.div, "divide", "x1 / x2, elementwise; float32 for integers.", _floats)
+divide = _binary(prims.div, "divide", "x1 / x2, elementwise; float32 for integers.", floats)
 maximum = _binary(prims.maximum, "maximum", "The larger of x1 and x2; NaN if one is.", bools=prims.or_)
 minimum = _binary(prims.minimum, "minimum", "The smaller of x1 and x2; NaN if one is.", bools=prims.and_)
 floor_divide = _binary(prims.floor_divide, "floor_divide", "x1 / x2 rounded down; integers divided by 0 give 0.",
@@ -137,9 +94,9 @@ def pow(x1: Any, x2: Any, /) -> Array:
         x2 = int(x2)
     if type(x2) is int:
         if aval_of(x1).dtype == bool_:
-            x1 = _as(x1, int32, True)
+            x1 = convert_to(x1, int32, True)
         return prims.integer_pow(x1, x2)
-    x1, x2 = _pair(x1, x2)
+    x1, x2 = pair(x1, x2)
     if not aval_of(x1).is_float:
         raise DtypeError(message(f"pow of {aval_of(x1)} and {aval_of(x2)}: an integer power by an array is not defined "
                                  "for negative exponents", "way out: convert with astype(float), or use a Python "
@@ -206,10 +163,10 @@ erf = _unary_float(prims.erf, "The error function, 2 / sqrt(pi) times the integr
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """x cut off at the bounds, which broadcast with it; the derivative is 0 at and beyond a bound."""
     if min is not None:
-        x, bound = _pair(x, min)
+        x, bound = pair(x, min)
         x = prims.select(prims.le(x, bound), bound, x)
     if max is not None:
-        x, bound = _pair(x, max)
+        x, bound = pair(x, max)
         x = prims.select(prims.ge(x, bound), bound, x)
     return asarray(x)
 
@@ -241,7 +198,7 @@ def logical_not(x: Any, /) -> Array:
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """x1 where the condition holds, x2 elsewhere; the derivative of what is not chosen is exactly 0."""
-    x1, x2 = _pair(x1, x2)
+    x1, x2 = pair(x1, x2)
     return prims.select(_truth(condition), x1, x2)
 
 
@@ -250,7 +207,7 @@ def asarray(x: Any, /, dtype: Any = None) -> Array:
     """An Array of data, a number or a nested list; an Array is returned as it is."""
     if isinstance(x, Array):
         return x if dtype is None else astype(x, dtype)
-    return Array.wrap(x.value, x.aval) if isinstance(x, Literal) else Array(x, dtype)
+    return as_array(x) if dtype is None else Array(x, dtype)
 
 
 def astype(x: Any, dtype: Any, /) -> Array:
@@ -266,8 +223,8 @@ def astype(x: Any, dtype: Any, /) -> Array:
 def full(shape: Union[int, Shape], fill_value: Any, *, dtype: Any = None) -> Array:
     """An array of one value, in the value's own dtype by default."""
     dtype = aval_of(fill_value).dtype if dtype is None else canonical_dtype(dtype)
-    value = _as(fill_value, dtype) if type(fill_value) in _PYTHON else astype(fill_value, dtype)
-    shape = _sizes(shape)
+    value = convert_to(fill_value, dtype) if type(fill_value) in PYTHON else astype(fill_value, dtype)
+    shape = as_sizes(shape)
     return prims.broadcast_to(value, shape) if shape else asarray(value)
 
 
@@ -314,41 +271,15 @@ def eye(n: int, /, *, dtype: Any = float32) -> Array:
 
 
 # ---------------------------------------------------------------------------- shapes
-def _shape(shape: Any) -> Shape:
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-
-
-def _sizes(shape: Any) -> Shape:
-    shape = _shape(shape)
-    if builtins.min(shape, default=0) < 0:
-        raise ShapeError(message(f"a shape holds sizes of 0 or more, got {shape}", at=user_source(3)))
-    return shape
-
-
-def _axis(axis: int, ndim: int, name: str) -> int:
-    if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
-        raise ShapeError(message(f"{name}: axis {axis!r} is not an axis of a value of rank {ndim}", at=user_source(3)))
-    return int(axis) % ndim
-
-
-def _axes(axis: Axis, ndim: int, name: str) -> Tuple[int, ...]:
-    if axis is None:
-        return tuple(range(ndim))
-    axes = tuple(_axis(a, ndim, name) for a in (axis if isinstance(axis, (tuple, list, range)) else (axis,)))
-    if len(set(axes)) != len(axes):
-        raise ShapeError(message(f"{name}: axes {axis} are not distinct", at=user_source(3)))
-    return tuple(sorted(axes))
-
-
 def reshape(x: Any, /, shape: Union[int, Sequence[int]]) -> Array:
     """Another shape of the same size, in row-major order; one size may be -1."""
-    x, new = asarray(x), list(_shape(shape))
+    x, new = asarray(x), list(as_shape(shape))
     if new.count(-1) == 1:
         known = math.prod(n for n in new if n != -1)
         if known and x.size % known == 0:
             new[new.index(-1)] = x.size // known
     if math.prod(new) != x.size or builtins.min(new, default=0) < 0:
-        raise ShapeError(message(f"reshape: {x.aval} has {x.size} elements, which do not fit shape {_shape(shape)}",
+        raise ShapeError(message(f"reshape: {x.aval} has {x.size} elements, which do not fit shape {as_shape(shape)}",
                                  at=user_source(2)))
     return prims.reshape(x, tuple(int(n) for n in new))
 
@@ -356,7 +287,7 @@ def reshape(x: Any, /, shape: Union[int, Sequence[int]]) -> Array:
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """The axes in another order."""
     x = asarray(x)
-    return prims.transpose(x, tuple(_axis(a, x.ndim, "permute_dims") for a in axes))
+    return prims.transpose(x, tuple(one_axis(a, x.ndim, "permute_dims") for a in axes))
 
 
 def matrix_transpose(x: Any, /) -> Array:
@@ -370,7 +301,7 @@ def matrix_transpose(x: Any, /) -> Array:
 def moveaxis(x: Any, source: int, destination: int, /) -> Array:
     """One axis moved to another place."""
     x = asarray(x)
-    source, destination = _axis(source, x.ndim, "moveaxis"), _axis(destination, x.ndim, "moveaxis")
+    source, destination = one_axis(source, x.ndim, "moveaxis"), one_axis(destination, x.ndim, "moveaxis")
     order = [i for i in range(x.ndim) if i != source]
     order.insert(destination, source)
     return prims.transpose(x, tuple(order))
@@ -379,30 +310,30 @@ def moveaxis(x: Any, source: int, destination: int, /) -> Array:
 def squeeze(x: Any, /, axis: Axis = None) -> Array:
     """Without axes of size 1: all of them, or those given."""
     x = asarray(x)
-    axes = tuple(i for i, n in enumerate(x.shape) if n == 1) if axis is None else _axes(axis, x.ndim, "squeeze")
+    axes = tuple(i for i, n in enumerate(x.shape) if n == 1) if axis is None else all_axes(axis, x.ndim, "squeeze")
     return prims.squeeze(x, axes)
 
 
 def expand_dims(x: Any, /, axis: int = 0) -> Array:
     """With a new axis of size 1 at a place."""
     x = asarray(x)
-    axis = _axis(axis, x.ndim + 1, "expand_dims")
+    axis = one_axis(axis, x.ndim + 1, "expand_dims")
     return prims.reshape(x, x.shape[:axis] + (1,) + x.shape[axis:])
 
 
 def broadcast_to(x: Any, /, shape: Union[int, Shape]) -> Array:
     """NumPy's broadcasting to a shape."""
-    return prims.broadcast_to(asarray(x), _sizes(shape))
+    return prims.broadcast_to(asarray(x), as_sizes(shape))
 
 
 def concat(arrays: Sequence[Any], /, *, axis: Optional[int] = 0) -> Array:
     """Arrays joined along an axis; flattened first if axis is None."""
     if not len(arrays):
         raise ShapeError(message("concat of no arrays", at=user_source(2)))
-    xs = [asarray(x) for x in (_promoted(*arrays) if len(arrays) > 1 else arrays)]
+    xs = [asarray(x) for x in (promoted(*arrays) if len(arrays) > 1 else arrays)]
     if axis is None:
         xs, axis = [reshape(x, (-1,)) for x in xs], 0
-    return prims.concat(xs, _axis(axis, xs[0].ndim, "concat")) if len(xs) > 1 else xs[0]
+    return prims.concat(xs, one_axis(axis, xs[0].ndim, "concat")) if len(xs) > 1 else xs[0]
 
 
 def concatenate(arrays: Sequence[Any], /, axis: Optional[int] = 0) -> Array:
@@ -418,7 +349,7 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
 def flip(x: Any, /, *, axis: Axis = None) -> Array:
     """The elements in reverse order along axes."""
     x = asarray(x)
-    return prims.reverse(x, _axes(axis, x.ndim, "flip"))
+    return prims.reverse(x, all_axes(axis, x.ndim, "flip"))
 
 
 def pad(x: Any, pad_width: Any, *, constant_values: Any = 0) -> Array:
@@ -428,7 +359,7 @@ def pad(x: Any, pad_width: Any, *, constant_values: Any = 0) -> Array:
     if widths.dtype.kind not in "iu" or (widths < 0).any():
         raise ShapeError(message(f"pad: widths are integers of 0 or more, got {pad_width}", at=user_source(2)))
     low, high = (tuple(int(n) for n in widths[:, i]) for i in (0, 1))
-    return prims.pad(x, _as(constant_values, x.dtype), low, high, (0,) * x.ndim)
+    return prims.pad(x, convert_to(constant_values, x.dtype), low, high, (0,) * x.ndim)
 
 
 def take(x: Any, indices: Any, /, *, axis: Optional[int] = None) -> Array:
@@ -440,7 +371,7 @@ def take(x: Any, indices: Any, /, *, axis: Optional[int] = None) -> Array:
     x = asarray(x)
     if axis is None:
         x, axis = reshape(x, (-1,)), 0
-    axis = _axis(axis, x.ndim, "take")
+    axis = one_axis(axis, x.ndim, "take")
     return prims.take(x, checked_indices(indices, x.shape[axis], axis), axis)
 
 
@@ -470,58 +401,52 @@ def _accumulator(x: Array, dtype: Any) -> Array:
     if dtype is not None:
         return astype(x, dtype)
     kind = x.dtype.kind
-    return x if x.aval.is_float else _as(x, uint32 if kind == "u" else int32)
+    return x if x.aval.is_float else convert_to(x, uint32 if kind == "u" else int32)
 
 
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
     """Sum over axes; bools and small integers in 32 bits, float16 accumulated in float32."""
     x = _accumulator(asarray(x), dtype)
-    axes = _axes(axis, x.ndim, "sum")
+    axes = all_axes(axis, x.ndim, "sum")
     return _keep(prims.sum_over(x, axes), x.shape, axes, keepdims)
 
 
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
     """Product over axes; bools and small integers in 32 bits, float16 accumulated in float32."""
     x = _accumulator(asarray(x), dtype)
-    axes = _axes(axis, x.ndim, "prod")
+    axes = all_axes(axis, x.ndim, "prod")
     return _keep(prims.prod_over(x, axes), x.shape, axes, keepdims)
-
-
-def _in_float32(f: Callable[[Array], Array], x: Any) -> Array:
-    """f of x as floats; float16 is computed in float32 and rounded once."""
-    x = asarray(_floats(asarray(x))[0])
-    return astype(f(astype(x, float32)), x.dtype) if x.dtype == np.float16 else f(x)
 
 
 def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Mean over axes; float16 accumulated in float32. NaN for no elements."""
     def f(x: Array) -> Array:
-        axes = _axes(axis, x.ndim, "mean")
+        axes = all_axes(axis, x.ndim, "mean")
         count = math.prod(x.shape[a] for a in axes)
         total = prims.sum_over(x, axes)
         return _keep(prims.div(total, literal(float(count), x.aval)), x.shape, axes, keepdims)
-    return _in_float32(f, x)
+    return in_float32(f, x)
 
 
 def var(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Variance over axes: squared distances from the mean, over n - correction; float16 accumulated in float32."""
     def f(x: Array) -> Array:
-        axes = _axes(axis, x.ndim, "var")
+        axes = all_axes(axis, x.ndim, "var")
         count = math.prod(x.shape[a] for a in axes) - correction
         d = prims.sub(x, mean(x, axes, keepdims=True))
         total = prims.sum_over(prims.mul(d, d), axes)
         return _keep(prims.div(total, literal(float(builtins.max(count, 0)), x.aval)), x.shape, axes, keepdims)
-    return _in_float32(f, x)
+    return in_float32(f, x)
 
 
 def std(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Standard deviation over axes: the root of `var`; its derivative where that is 0 is 0."""
-    return _in_float32(lambda x: prims.sqrt(var(x, axis, correction=correction, keepdims=keepdims)), x)
+    return in_float32(lambda x: prims.sqrt(var(x, axis, correction=correction, keepdims=keepdims)), x)
 
 
 def _extremum(primitive: Any, on_bools: Any, name: str, x: Any, axis: Axis, keepdims: bool) -> Array:
     x = asarray(x)
-    axes = _axes(axis, x.ndim, name)
+    axes = all_axes(axis, x.ndim, name)
     if x.dtype == bool_:
         return on_bools(x, axis, keepdims=keepdims)
     return _keep(primitive(x, axes), x.shape, axes, keepdims)
@@ -550,11 +475,11 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 def argmax(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
     """Index of the largest element, int32: the first of equals, NaN being the largest; of the flat array by default."""
     x = asarray(x)
-    x = _as(x, int32) if x.dtype == bool_ else x
+    x = convert_to(x, int32) if x.dtype == bool_ else x
     if axis is None:
         flat = prims.argmax(prims.reshape(x, (x.size,)), 0)
         return prims.reshape(flat, (1,) * x.ndim) if keepdims else flat
-    axis = _axis(axis, x.ndim, "argmax")
+    axis = one_axis(axis, x.ndim, "argmax")
     return _keep(prims.argmax(x, axis), x.shape, (axis,), keepdims)
 
 
@@ -565,7 +490,7 @@ def argmin(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> 
         return argmax(prims.neg(x), axis, keepdims=keepdims)
     if x.dtype.kind == "u":
         return argmax(prims.sub(literal(np.iinfo(x.dtype).max, x.aval), x), axis, keepdims=keepdims)
-    x = _as(x, int32)
+    x = convert_to(x, int32)
     return argmax(prims.sub(literal(-1, x.aval), x), axis, keepdims=keepdims)  # -1 - x cannot overflow
 
 
@@ -575,10 +500,10 @@ def matmul(x1: Any, x2: Any, /) -> Array:
 
     float16 is accumulated in float32. Raises ShapeError where the inner axes differ.
     """
-    x, y = _pair(x1, x2)
+    x, y = pair(x1, x2)
     a, b = aval_of(x), aval_of(y)
     if a.dtype is bool_:
-        return not_equal(matmul(_as(x, int32), _as(y, int32)), 0)
+        return not_equal(matmul(convert_to(x, int32), convert_to(y, int32)), 0)
     if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ShapeError(message(f"matmul: {a} @ {b} do not go together: the last axis of the first is contracted with "
                                  "the last but one of the second", at=user_source(2)))
@@ -602,11 +527,11 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequence[int]]] = 2) -> Array:
-    """Sum of products over pairs of axes: the last n of x1 with the first n of x2, or the axes listed. Logical for bools."""
-    x, y = (asarray(v) for v in _pair(x1, x2))
+    """Sum of products over pairs of axes: the last n of x1 and the first n of x2, or those listed; logical for bools."""
+    x, y = (asarray(v) for v in pair(x1, x2))
     if x.dtype == bool_:
-        return not_equal(tensordot(_as(x, int32), _as(y, int32), axes=axes), 0)
+        return not_equal(tensordot(convert_to(x, int32), convert_to(y, int32), axes=axes), 0)
     if isinstance(axes, int):
         axes = (range(x.ndim - axes, x.ndim), range(axes))
-    x_axes, y_axes = (tuple(_axis(a, v.ndim, "tensordot") for a in group) for v, group in zip((x, y), axes))
+    x_axes, y_axes = (tuple(one_axis(a, v.ndim, "tensordot") for a in group) for v, group in zip((x, y), axes))
     return prims.dot_general(x, y, x_axes, y_axes)

@@ -16,7 +16,7 @@ LONGEST = 600  # lines
 FLOORS = [
     ["popfn.trace"],
     ["popfn.trace.prims"],
-    ["popfn.numpy", "popfn.nn", "popfn._indexing", "popfn._operators"],
+    ["popfn.numpy", "popfn.nn", "popfn._indexing", "popfn._operators", "popfn._promotion"],
     ["popfn.transforms"],
     ["popfn.lower"],
     ["popfn.api", "popfn._tracing", "popfn._compile"],

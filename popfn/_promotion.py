@@ -1,0 +1,109 @@
+"""What the functions of popfn.numpy and popfn.nn begin with: promotion, and the reading of shapes and axes."""
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence, Tuple, Union
+
+import numpy as np
+
+from .trace import prims
+from .trace.array import Array
+from .trace.aval import SHORT, Aval, Shape, as_numpy, bool_, float32, promote_types
+from .trace.errors import DtypeError, ShapeError, located, message, user_source
+from .trace.jaxpr import Literal
+from .trace.tracer import aval_of, literal
+
+Axis = Union[None, int, Sequence[int]]
+#: Python's number types in the order of promotion.
+PYTHON = {bool: 0, int: 1, float: 2}
+_KINDS = {d: 0 if d == bool_ else 1 if d.kind in "iu" else 2 for d in SHORT}
+_kind = _KINDS.__getitem__
+
+
+def convert_to(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
+    """x in a dtype: an equation for an Array, done at once for data."""
+    if isinstance(x, Array):
+        return x if x.aval.dtype == dtype else prims.convert(x, dtype, weak)
+    if isinstance(x, Literal):
+        x = x.value.item()
+    if type(x) in PYTHON:
+        return literal(x, Aval((), dtype, weak))
+    value = as_numpy(x).astype(dtype)
+    value.flags.writeable = False
+    return Array.wrap(value, Aval(value.shape, dtype, weak))
+
+
+def promoted(*xs: Any) -> Sequence[Any]:
+    """The operands in their common dtype."""
+    avals = [aval_of(x) for x in xs]
+    dtype, weak = avals[0].dtype, avals[0].weak
+    try:
+        for a in avals[1:]:
+            dtype, weak = promote_types(dtype, weak, a.dtype, a.weak)
+    except DtypeError as e:
+        raise located(e) from None
+    return [convert_to(x, dtype, weak) for x in xs]
+
+
+def pair(x: Any, y: Any) -> Sequence[Any]:
+    """`promoted` of two operands, with the common cases first."""
+    if isinstance(x, Array):
+        a = x.aval
+        if isinstance(y, Array):
+            if a.dtype is y.aval.dtype:
+                return x, y
+        elif PYTHON.get(type(y), 3) <= _kind(a.dtype):
+            return x, literal(y, a)
+    elif isinstance(y, Array) and PYTHON.get(type(x), 3) <= _kind(y.aval.dtype):
+        return literal(x, y.aval), y
+    return promoted(x, y)
+
+
+def floats(*xs: Any) -> Sequence[Any]:
+    """The operands in their common dtype, integers and bools as float32."""
+    xs = tuple(promoted(*xs)) if len(xs) > 1 else xs
+    if aval_of(xs[0]).is_float:
+        return xs
+    weak = all(aval_of(x).weak for x in xs)
+    return [convert_to(x, float32, weak) for x in xs]
+
+
+def as_array(x: Any) -> Array:
+    """x as an Array."""
+    return x if isinstance(x, Array) else Array.wrap(x.value, x.aval) if isinstance(x, Literal) else Array(x)
+
+
+def in_float32(f: Callable[[Array], Array], x: Any) -> Array:
+    """f of x as floats; float16 is computed in float32 and rounded once."""
+    x = as_array(floats(as_array(x))[0])
+    return prims.convert(f(prims.convert(x, float32)), x.dtype) if x.dtype == np.float16 else f(x)
+
+
+# ---------------------------------------------------------------------------- shapes and axes
+def as_shape(shape: Any) -> Shape:
+    """A shape, given as one or as a single size."""
+    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+
+
+def as_sizes(shape: Any) -> Shape:
+    """`as_shape`, or a ShapeError if a size is negative."""
+    shape = as_shape(shape)
+    if min(shape, default=0) < 0:
+        raise ShapeError(message(f"a shape holds sizes of 0 or more, got {shape}", at=user_source(3)))
+    return shape
+
+
+def one_axis(axis: int, ndim: int, name: str) -> int:
+    """An axis counted from the front, or a ShapeError that names the function."""
+    if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
+        raise ShapeError(message(f"{name}: axis {axis!r} is not an axis of a value of rank {ndim}", at=user_source(3)))
+    return int(axis) % ndim
+
+
+def all_axes(axis: Axis, ndim: int, name: str) -> Tuple[int, ...]:
+    """The axes meant, counted from the front and ascending, or a ShapeError that names the function."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = tuple(one_axis(a, ndim, name) for a in (axis if isinstance(axis, (tuple, list, range)) else (axis,)))
+    if len(set(axes)) != len(axes):
+        raise ShapeError(message(f"{name}: axes {axis} are not distinct", at=user_source(3)))
+    return tuple(sorted(axes))
