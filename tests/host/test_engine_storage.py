@@ -3,8 +3,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 import popfn.host as popxl
 
@@ -327,7 +326,9 @@ def test_programs_do_what_they_say(program):
         for run in range(2):
             inputs = np.arange(12, dtype=np.int32).reshape(2, 2, 3) - 4 * run
             streams = {program.loads: inputs} if program.loads in session.expected_inputs() else {}
+            given_inputs = inputs.copy()
             outputs = session.run(streams)
+            np.testing.assert_array_equal(inputs, given_inputs)
             expected, state = program.interpret(state, inputs)
             for slot, value in expected.items():
                 assert outputs[program.stores][slot] == value, session._executable.source

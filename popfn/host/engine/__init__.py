@@ -1,4 +1,3 @@
 """The NumPy engine: it compiles an Ir to straight-line Python and runs it."""
 
-from popfn.host.engine.compile import Executable as Executable
-from popfn.host.engine.compile import compile_program as compile_program
+from popfn.host.engine.compile import Executable as Executable, compile_program as compile_program

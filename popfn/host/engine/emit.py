@@ -16,7 +16,7 @@ from popfn.host.engine.values import GELU_CUBIC, GELU_LINEAR
 Emitter = Callable[[Any], None]
 
 # From this many elements on, `where` selects bits without branches: NumPy's masked copies mispredict on noisy masks.
-_BITWISE_FROM = 2048
+_BITWISE_FROM = 4096
 
 
 def call_value(s: Any) -> None:
@@ -107,7 +107,7 @@ def clip(s: Any) -> None:
 
 def gelu(s: Any) -> None:
     x, dtype = s.ins[0], s.out.dtype
-    t = s.scratch(x.shape, dtype) if x.name == s.out.name else s.out
+    t = s.scratch(x.shape, dtype) if x is s.out else s.out
     s.apply("multiply", x, x, out=t)
     s.apply("multiply", t, s.constant(GELU_CUBIC, dtype), out=t)
     s.apply("add", t, s.constant(GELU_LINEAR, dtype), out=t)
@@ -120,7 +120,7 @@ def gelu(s: Any) -> None:
 
 def swish(s: Any) -> None:
     x, dtype = s.ins[0], s.out.dtype
-    t = s.scratch(x.shape, dtype) if x.name == s.out.name else s.out
+    t = s.scratch(x.shape, dtype) if x is s.out else s.out
     s.apply("negative", x, out=t)
     s.apply("exp", t, out=t)
     s.apply("add", t, s.constant(1, dtype), out=t)
@@ -130,35 +130,42 @@ def swish(s: Any) -> None:
 def where(s: Any) -> None:
     condition, x, y = s.ins
     out = s.out
-    if x.name == y.name:
-        s.copy(out, x)
+    if x is y or condition.literal is not None:
+        s.copy(out, x if x is y or condition.literal else y)
     elif math.prod(out.shape) >= _BITWISE_FROM:
         _where_bits(s)
-    elif out.name == x.name:
+    elif out is x:
         otherwise = s.scratch(condition.shape, condition.dtype)
         s.apply("logical_not", condition, out=otherwise)
         s.line(f"copyto({out.name}, {y.name}, where={otherwise.name})")
     else:
-        if out.name != y.name:
-            s.copy(out, y)
+        s.copy(out, y)
         s.line(f"copyto({out.name}, {x.name}, where={condition.name})")
 
 
 def _where_bits(s: Any) -> None:
     condition, x, y = s.ins
     bits = np.dtype(f"i{s.out.dtype.itemsize}")
-    mask = s.scratch(condition.shape, bits)
+    out, mask = s.bits(s.out, bits), s.scratch(condition.shape, bits)
     s.copy(mask, s.bits(condition, np.dtype(np.int8)))
-    s.apply("negative", mask, out=mask)  # all bits of an element are now its condition
-    out = s.bits(s.out, bits)
-    if y.literal is not None and not y.literal and not math.copysign(1, y.literal) < 0:
+    if _is_zero(x):
+        s.apply("subtract", mask, s.constant(1, bits), out=mask)  # all bits of an element tell that it is y's
+        s.apply("bitwise_and", s.bits(y, bits), mask, out=out)
+        return
+    s.apply("negative", mask, out=mask)  # all bits of an element tell that it is x's
+    if _is_zero(y):
         s.apply("bitwise_and", s.bits(x, bits), mask, out=out)
         return
+    t = s.scratch(s.out.shape, bits) if s.out is y else out
     x, y = s.bits(x, bits), s.bits(y, bits)
-    t = s.scratch(s.out.shape, bits) if s.out.name == s.ins[2].name else out
     s.apply("bitwise_xor", x, y, out=t)
     s.apply("bitwise_and", t, mask, out=t)
     s.apply("bitwise_xor", t, y, out=out)
+
+
+def _is_zero(x: Any) -> bool:
+    """Whether the operand is a constant all bits of which are 0."""
+    return x.literal is not None and not x.literal and math.copysign(1, x.literal) > 0
 
 
 def cast(s: Any) -> None:
@@ -219,8 +226,7 @@ def softmax(s: Any) -> None:
 def cumsum(s: Any) -> None:
     (x,) = s.ins
     s.line(
-        f'{s.function("add")}.accumulate({x.name}, axis={s.op.attrs["axis"]}, dtype="{s.out.dtype}", '
-        f"out={s.out.name})"
+        f'{s.function("add")}.accumulate({x.name}, axis={s.op.attrs["axis"]}, dtype="{s.out.dtype}", out={s.out.name})'
     )
 
 
@@ -235,6 +241,22 @@ def gather(s: Any) -> None:
         s.line(
             f'{s.function("take")}({t.name}, {indices.name}, axis={s.op.attrs["axis"]}, out={s.out.name}, mode="clip")'
         )
+
+
+def onehot(s: Any) -> None:
+    (t, values), axis, out = s.ins, s.op.attrs["axis"], s.out
+    count = s.op.attrs["num_classes"]
+    if count > np.iinfo(t.dtype).max:  # the classes would not fit into the indices' dtype
+        call_value(s)
+        return
+    classes = s.constant_array(
+        "classes", np.arange(count, dtype=t.dtype).reshape((count,) + (1,) * (len(t.shape) - axis))
+    )
+    is_on = s.scratch(out.shape, np.dtype(np.bool_))
+    s.apply("equal", s.expanded(t, axis), classes, out=is_on)
+    off, on = (s.reshaped(s.section(values, 0, k, k + 1), ()) for k in (0, 1))
+    s.copy(out, off)
+    s.line(f"copyto({out.name}, {on.name}, where={is_on.name})")
 
 
 def concat(s: Any) -> None:
@@ -252,8 +274,7 @@ def dynamic_slice(s: Any) -> None:
 
 def dynamic_update(s: Any) -> None:
     t, index, update = s.ins
-    if t.name != s.out.name:
-        s.copy(s.out, t)
+    s.copy(s.out, t)
     s.line(f"{s.out.name}[{s.bind_window()}({s.out.name}, {index.name})] = {update.name}")
 
 
@@ -280,7 +301,7 @@ def matmul(s: Any) -> None:
         x, y = (t if _suits_blas(t) else s.compact(t) for t in (x, y))
         if len(x.shape) > 2 and len(y.shape) > 1 and x.contiguous and math.prod(y.shape[:-2]) == 1:
             # One product of all rows instead of one for each batch.
-            x, y = s.reshaped(x, (-1, x.shape[-1])), s.reshaped(y, y.shape[-2:])
+            x, y = s.reshaped(x, (-1, x.shape[-1])), s.matrix(y)
             s.apply("matmul", x, y, out=s.reshaped(out, (-1, out.shape[-1])))
         else:
             s.apply("matmul", x, y, out=out)

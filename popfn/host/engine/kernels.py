@@ -13,13 +13,14 @@ class Kernel(NamedTuple):
         value: The outputs as a function `value(xp, op, *arrays)` of the inputs; see `engine.values`.
         emit: How the NumPy engine computes them: appends source lines to a Site; see `engine.emit`.
         inplace: The inputs whose storage the output may take, if they die there and have its shape and dtype.
-        elementwise: Whether an element of the output depends on the elements at its place only. Such a kernel does
-            not fail, whatever the values.
+        safe: Whether it does little work and does not fail, whatever the values. Such a step may stand between writes
+            to the program's state. View kernels and those that write are safe too.
         float32: Whether float16 is computed in float32 and rounded once, at the end. Kernels of one NumPy function
             need not say so, it does this itself.
         view: The layout of output i within input 0: `view(op, i, x)` gives its strides and offset, or None where
             there is none. An op with a view gets no storage where sharing that of its input is safe.
-        writes: Whether the op modifies input 0, whose storage output 0 then is.
+        writes: Whether the op modifies input 0, whose storage output 0 then is. Other inputs may overlap it, so `emit`
+            reads them before it writes, or leaves that to NumPy, whose functions take care of it.
         overwrites: Whether it does so without reading it.
         effect: Whether it does more than compute its outputs.
     """
@@ -27,7 +28,7 @@ class Kernel(NamedTuple):
     value: Optional[Callable[..., Any]]
     emit: Callable[[Any], None] = emit.call_value
     inplace: Tuple[int, ...] = ()
-    elementwise: bool = False
+    safe: bool = False
     float32: bool = False
     view: Optional[Callable[[Any, int, Any], Optional[Layout]]] = None
     writes: bool = False
@@ -45,8 +46,8 @@ def _ufunc(name: str) -> Kernel:
     return _elementwise(values.function(name), emit.ufunc(name))
 
 
-def _reduction(value: Any, *names: Optional[str]) -> Kernel:
-    return Kernel(value, emit.reduction(*names), float32=True)  # type: ignore[arg-type]
+def _reduction(value: Any, name: str, before: Optional[str] = None, after: Optional[str] = None) -> Kernel:
+    return Kernel(value, emit.reduction(name, before, after), float32=True)
 
 
 def _view_same(op: Any, i: int, x: Any) -> Layout:
@@ -129,10 +130,10 @@ KERNELS: Dict[str, Kernel] = {
     "topk": Kernel(values.topk),
     # Elements by index
     "gather": Kernel(values.gather, emit.gather),
-    "onehot": Kernel(values.onehot),
+    "onehot": Kernel(values.onehot, emit.onehot),
     "scatter_reduce": Kernel(values.scatter_reduce, float32=True),
     "dynamic_slice": Kernel(values.dynamic_slice, emit.dynamic_slice),
-    "dynamic_update": Kernel(values.dynamic_update, emit.dynamic_update, (0,)),
+    "dynamic_update": Kernel(values.dynamic_update, emit.dynamic_update, (0,), True),
     # Shape and movement
     "init": Kernel(values.init, emit.init),
     "identity": _same,
@@ -150,11 +151,9 @@ KERNELS: Dict[str, Kernel] = {
     # Linear algebra
     "matmul": Kernel(values.matmul, emit.matmul, float32=True),
     # Updates of input 0
-    "copy_var_update_": Kernel(
-        values.replace, emit.copy_update, (), True, writes=True, overwrites=True
-    ),
-    "accumulator_zero_": Kernel(values.zero, emit.fill_zero, (), True, writes=True, overwrites=True),
-    "accumulate_": Kernel(values.accumulate, emit.accumulate, (), True, float32=True, writes=True),
+    "copy_var_update_": Kernel(values.replace, emit.copy_update, writes=True, overwrites=True),
+    "accumulator_zero_": Kernel(values.zero, emit.fill_zero, writes=True, overwrites=True),
+    "accumulate_": Kernel(values.accumulate, emit.accumulate, float32=True, writes=True),
     # Calls of graphs are the engine's own business
     "call": Kernel(None),
 }

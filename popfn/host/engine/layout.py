@@ -1,4 +1,5 @@
 """Strides: where the elements of a tensor lie in the storage it shares with others."""
+
 from typing import List, Optional, Sequence, Tuple
 
 Shape = Tuple[int, ...]

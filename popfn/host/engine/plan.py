@@ -11,6 +11,7 @@ the strides of the tensor in it. Four passes make it:
 4. `_find_homes` lets a value be computed where it is to be copied: in a variable or an output of the graph.
 """
 
+import functools
 import math
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -27,7 +28,7 @@ LOCAL, VARIABLE, CONSTANT, INPUT, LOADED = "local", "variable", "constant", "inp
 _FOLD_BYTES = 1 << 20
 
 # A copy from place 1 to place 0, between views of one storage that no strides can express.
-COPY = Kernel(None, lambda s: s.copy(s.out, s.ins[1]), elementwise=True, writes=True, overwrites=True)
+COPY = Kernel(None, lambda s: s.copy(s.out, s.ins[1]), writes=True, overwrites=True)
 
 
 class Uses:
@@ -210,6 +211,7 @@ class Plan(NamedTuple):
     facts: Facts
 
 
+@functools.lru_cache(maxsize=None)
 def storage_dtype(dtype: Any) -> np.dtype:
     """The NumPy dtype that the engine keeps a host dtype in: 8-bit floats are bytes to it."""
     found: np.dtype = dtype.as_numpy()
@@ -405,11 +407,10 @@ def evaluate(op: Any, kernel: Kernel, arrays: Sequence[np.ndarray]) -> List[np.n
     half = np.dtype(np.float16)
     if kernel.float32:
         arrays = [a.astype(np.float32) if a.dtype == half else a for a in arrays]
-    with np.errstate(all="ignore"):
-        results = kernel.value(np, op, *arrays)
-        if len(op.outputs) == 1:
-            results = (results,)
-        return [_stored(np.asarray(r), storage_dtype(t.dtype)).reshape(t.shape) for r, t in zip(results, op.outputs)]
+    results = kernel.value(np, op, *arrays)
+    if len(op.outputs) == 1:
+        results = (results,)
+    return [_stored(np.asarray(r), storage_dtype(t.dtype)).reshape(t.shape) for r, t in zip(results, op.outputs)]
 
 
 def _stored(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -435,11 +436,10 @@ def _order(steps: List[Step], outputs: Sequence[Place], facts: Dict[Any, Facts],
             continue
         reads = step.reads
         needed.update(reads)
-        needed.update(step.modified)
         # A step can move behind the body if it cannot fail and nothing in between is in its way.
         if (
             is_main
-            and (step.kernel.elementwise or step.kernel.writes or step.kernel.view is not None)
+            and (step.kernel.safe or step.kernel.writes or step.kernel.view is not None)
             and not any(root in read or root in written for root in changes)
             and not any(root in written for root in reads)
         ):

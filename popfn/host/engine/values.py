@@ -199,7 +199,7 @@ def gather(xp: Any, op: Any, t: Any, indices: Any) -> Any:
 
 def onehot(xp: Any, op: Any, t: Any, values: Any) -> Any:
     axis, count = op.attrs["axis"], op.attrs["num_classes"]
-    classes = xp.arange(count, dtype=t.dtype).reshape((count,) + (1,) * (t.ndim - axis))
+    classes = xp.arange(count).reshape((count,) + (1,) * (t.ndim - axis))
     return xp.where(xp.expand_dims(t, axis) == classes, values[1], values[0])
 
 
