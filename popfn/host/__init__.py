@@ -15,7 +15,13 @@ Example:
 
 import sys as _sys
 
-from popfn.host import ops as ops
+from popfn.host import _paths, fp8_utils as fp8_utils, ops as ops, transforms as transforms
+from popfn.host._variables import (
+    remote_replica_sharded_variable as remote_replica_sharded_variable,
+    remote_variable as remote_variable,
+    replica_sharded_variable as replica_sharded_variable,
+    variable as variable,
+)
 from popfn.host.context import (
     gcg as gcg,
     get_current_graph as get_current_graph,
@@ -53,6 +59,13 @@ from popfn.host.dtypes import (
 from popfn.host.graph import Graph as Graph
 from popfn.host.ir import Ir as Ir
 from popfn.host.module import Module as Module
+from popfn.host.random_seed import create_seeds as create_seeds
+from popfn.host.remote_buffer import (
+    RemoteBuffer as RemoteBuffer,
+    remote_buffer as remote_buffer,
+    replica_sharded_buffer as replica_sharded_buffer,
+)
+from popfn.host.replica_grouping import ReplicaGrouping as ReplicaGrouping
 from popfn.host.session import Session as Session
 from popfn.host.streams import (
     DeviceToHostStream as DeviceToHostStream,
@@ -67,7 +80,74 @@ from popfn.host.tensor import (
     constant as constant,
     graph_input as graph_input,
     graph_output as graph_output,
-    variable as variable,
+)
+from popfn.host.tensorlocation import (
+    ExecutionContext as ExecutionContext,
+    ReplicatedTensorSharding as ReplicatedTensorSharding,
+    TensorLocation as TensorLocation,
+    TensorStorage as TensorStorage,
+    TileSet as TileSet,
 )
 
 Tensor._popxl = _sys.modules[__name__]
+_paths.register()
+
+__all__ = [
+    "DeviceToHostStream",
+    "ExecutionContext",
+    "Graph",
+    "HostToDeviceStream",
+    "Ir",
+    "Module",
+    "RemoteBuffer",
+    "ReplicaGrouping",
+    "ReplicatedTensorSharding",
+    "Session",
+    "Tensor",
+    "TensorByRef",
+    "TensorLocation",
+    "TensorSpec",
+    "TensorStorage",
+    "TileSet",
+    "bool",
+    "complex128",
+    "complex64",
+    "constant",
+    "create_seeds",
+    "d2h_stream",
+    "double",
+    "dtype",
+    "float",
+    "float16",
+    "float32",
+    "float64",
+    "float8_143",
+    "float8_152",
+    "gcg",
+    "get_current_graph",
+    "get_ir",
+    "get_main_graph",
+    "gir",
+    "gmg",
+    "graph_input",
+    "graph_output",
+    "h2d_stream",
+    "half",
+    "in_sequence",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "io_tiles",
+    "ipu",
+    "name_scope",
+    "remote_buffer",
+    "remote_replica_sharded_variable",
+    "remote_variable",
+    "replica_sharded_variable",
+    "uint16",
+    "uint32",
+    "uint64",
+    "uint8",
+    "variable",
+]

@@ -5,8 +5,9 @@ current before it, so a block that raises leaves nothing behind, and threads do 
 """
 
 import contextlib
+import itertools
 from contextvars import ContextVar
-from typing import Any, Iterator, Literal, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Literal, Optional, Union
 
 __all__ = [
     "gcg",
@@ -137,3 +138,95 @@ def name_scope(name: str) -> Iterator[None]:
         raise TypeError(f"name_scope({name!r}): the name must be a str.")
     with _changed(scope=_current.get().scope + name + "/"):
         yield
+
+
+op_hooks: Dict[int, Callable[[Any], Any]] = {}  # called for each op that is made, in any graph
+_handles = itertools.count()
+
+
+class Context:
+    """The current graph, name scopes, IPU and tile set, as attributes: what `get_current_context` returns."""
+
+    __slots__ = ()
+
+    @property
+    def graph(self) -> Any:
+        """The current graph; RuntimeError if there is none."""
+        return get_current_graph()
+
+    @property
+    def main_graph(self) -> Any:
+        """The main graph of the current graph's Ir."""
+        return get_main_graph()
+
+    @property
+    def ir(self) -> Any:
+        """The current graph's Ir."""
+        return get_ir()
+
+    @property
+    def ipu_id(self) -> Optional[int]:
+        """The virtual IPU of new ops."""
+        return _current.get().ipu
+
+    @property
+    def io_tile_set(self) -> bool:
+        """Whether new ops are on the IO tiles."""
+        return _current.get().tile_set == "io"
+
+    @property
+    def name_scopes(self) -> List[str]:
+        """The name scopes, the outermost first."""
+        return _current.get().scope.split("/")[:-1]
+
+    @property
+    def in_sequence(self) -> bool:
+        """Whether new ops run in the order of their making: always, on the host."""
+        return True
+
+    def push_graph(self, g: Any) -> None:
+        """Make `g` the current graph."""
+        push_graph(g)
+
+    def pop_graph(self) -> Any:
+        """Undo the latest `push_graph` and return its graph."""
+        graph = get_current_graph()
+        pop_graph()
+        return graph
+
+    def push_name_scope(self, name: str) -> None:
+        """Prefix the names of new tensors with `name` and a slash."""
+        frame = _current.get()
+        _current.set(Frame(frame.graph, frame.scope + name + "/", frame.ipu, frame.tile_set, frame))
+
+    def pop_name_scope(self) -> str:
+        """Undo the latest `push_name_scope` and return its name."""
+        *_, name = self.name_scopes
+        pop_graph()
+        return name
+
+    def register_op_created_hook(self, fn: Callable[[Any], Any]) -> int:
+        """Call `fn(op)` for each op made in any graph from now on; return the handle that removes it."""
+        handle = next(_handles)
+        op_hooks[handle] = fn
+        return handle
+
+    def remove_op_created_hook(self, handle: int) -> None:
+        """Remove the hook that got this handle; ValueError if there is none."""
+        if handle not in op_hooks:
+            raise ValueError(f"there is no hook with the handle {handle!r}.")
+        del op_hooks[handle]
+
+
+_context = Context()
+
+
+def get_current_context() -> Context:
+    """Return the `Context`, which follows the blocks that are entered and left."""
+    return _context
+
+
+@contextlib.contextmanager
+def debug_context_frame_offset(i: int) -> Iterator[None]:
+    """Look for the user's line `i` frames further out: no effect on the host, which finds it by itself."""
+    yield

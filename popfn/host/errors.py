@@ -7,3 +7,7 @@ class popart_exception(Exception):
 
 class UndefinedValue(Exception):
     """A property that has no value yet, such as the IPU of a variable that no op uses."""
+
+
+class HostDeviceWarning(UserWarning):
+    """A Session was asked for another device than "cpu": the program runs on this machine all the same."""

@@ -19,8 +19,9 @@ class Op:
     twin shares the storage of its inputs, a modifying one writes input 0 and its output is that storage. All
     others make fresh values. `attrs` holds normalised parameters: axes are tuples of non-negative ints,
     slices are a tuple of one clipped `slice` per axis. A call has `graph` and `modified`, the indices of the
-    inputs that it writes through; all its other inputs are by value. `fault` says why no device can run the
-    op, which PopXL finds only when a Session is made.
+    inputs that it writes through; all its other inputs are by value. A repeat has `count` too; a conditional
+    has `graphs`, its two branches. `fault` says why no device can run the op, which PopXL finds only when a
+    Session is made.
     """
 
     __slots__ = ("kind", "inputs", "outputs", "attrs", "graph", "ipu", "tile_set", "fault")
@@ -33,6 +34,13 @@ class Op:
     ipu: int  # that holds the outputs
     tile_set: str
     fault: Optional[str]
+
+    @property
+    def called(self) -> Tuple["Graph", ...]:
+        """The graphs that the op calls."""
+        if "graph" in self.attrs:
+            return (self.attrs["graph"],)
+        return self.attrs.get("graphs", ())
 
     def __repr__(self) -> str:
         return "Op({}: {} -> {})".format(
@@ -122,7 +130,7 @@ class Graph:
     @property
     def called_graphs(self) -> Tuple["Graph", ...]:
         """The graphs that ops of this one call, each once."""
-        return tuple(dict.fromkeys(op.attrs["graph"] for op in self.ops if "graph" in op.attrs))
+        return tuple(dict.fromkeys(graph for op in self.ops for graph in op.called))
 
     def get_tensor(self, tensor_id: str) -> Tensor:
         """Return the tensor of this id; popart_exception if the graph has none."""
@@ -212,6 +220,8 @@ class Graph:
                 t.consumer = op
         self.ops.append(op)
         for hook in self._hooks.values():
+            hook(op)
+        for hook in context.op_hooks.values():
             hook(op)
         return op
 

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import itertools
+import os
 from typing import (
     Any,
     Callable,
@@ -21,6 +22,8 @@ from typing import (
 from popfn.host.errors import popart_exception
 from popfn.host.graph import Graph
 from popfn.host.module import Module
+from popfn.host.options import Backend
+from popfn.host.replica_grouping import ReplicaGrouping
 from popfn.host.streams import DeviceToHostStream, HostToDeviceStream
 from popfn.host.tensor import Tensor, TensorByRef, TensorSpec
 
@@ -32,10 +35,11 @@ class Ir:
     """A program: build it in `main_graph`, then give it to a `Session`.
 
     Args:
-        replication: The number of replicas. Only 1 is available on the host yet (NotImplementedError).
+        replication: The number of replicas, or "popdist" to take it from the launcher of this process.
 
     Raises:
         TypeError: If `replication` is not an int or "popdist".
+        RuntimeError: If it is "popdist" and no launcher has set the environment.
 
     Example:
         >>> import popfn.host as popxl
@@ -46,10 +50,14 @@ class Ir:
         Tensor[x_hostload float32 (2,)]
     """
 
-    def __init__(self, replication: int = 1) -> None:
-        if replication != "popdist" and not isinstance(replication, int):
+    def __init__(self, replication: Union[int, str] = 1) -> None:
+        self._pb_ir = Backend()
+        if isinstance(replication, int):
+            self._set_replication(replication)
+        elif replication == "popdist":
+            _read_launcher(self._pb_ir.getSessionOptions())
+        else:
             raise TypeError(f'Ir: replication must be an int or "popdist", not {replication!r}.')
-        _check_replication(replication)
         self._id = next(_ids)
         self._prepared = False  # a Session has compiled it
         self._has_read_only_memmap = False
@@ -58,6 +66,7 @@ class Ir:
         self._tensor_numbers = itertools.count()
         self._hook_handles = itertools.count(1)
         self._graph_numbers = itertools.count()
+        self._buffer_numbers = itertools.count(1)
         self._graphs: List[Graph] = []
         self._main_graph = self._new_graph("")
 
@@ -89,19 +98,78 @@ class Ir:
 
     @property
     def replication_factor(self) -> int:
-        """The number of replicas. Settable until a Session exists; only 1 is available on the host yet."""
-        return 1
+        """The number of replicas, of all processes. Settable until a Session exists (RuntimeError)."""
+        options = self._pb_ir.getSessionOptions()
+        if options.enableDistributedReplicatedGraphs:
+            return options.globalReplicationFactor
+        return options.replicatedGraphCount if options.enableReplicatedGraphs else 1
 
     @replication_factor.setter
     def replication_factor(self, value: int) -> None:
+        if not isinstance(value, int):
+            raise TypeError(f"replication_factor must be an int, not {value!r}.")
         if self._prepared:
             raise RuntimeError("replication_factor cannot change after a Session was made from the Ir.")
-        _check_replication(value)
+        self._set_replication(value)
 
     @property
     def instance_replication_factor(self) -> int:
         """The number of replicas of this process."""
-        return self.replication_factor
+        options = self._pb_ir.getSessionOptions()
+        return options.replicatedGraphCount if options.enableReplicatedGraphs else 1
+
+    @property
+    def _replica_offset(self) -> int:
+        """The first replica of this process."""
+        options = self._pb_ir.getSessionOptions()
+        return options.globalReplicaOffset if options.enableDistributedReplicatedGraphs else 0
+
+    def _set_replication(self, value: int) -> None:
+        options = self._pb_ir.getSessionOptions()
+        options.enableReplicatedGraphs, options.replicatedGraphCount = value != 1, value
+        options.enableDistributedReplicatedGraphs = False
+
+    def replica_grouping(self, stride: int = 1, group_size: Optional[int] = None) -> ReplicaGrouping:
+        """Divide the replicas into groups: replicas at a distance of `stride`, `group_size` of them.
+
+        Args:
+            stride: The distance of neighbours in a group.
+            group_size: The size of the groups, by default the number of replicas divided by `stride`.
+
+        Raises:
+            TypeError: If an argument is no int.
+            ValueError: If the groups do not fill up the replicas.
+
+        Example:
+            >>> import popfn.host as popxl
+            >>> popxl.Ir(replication=8).replica_grouping(stride=2, group_size=2).assignment
+            [0, 1, 0, 1, 2, 3, 2, 3]
+        """
+        return ReplicaGrouping._strided(self, stride, group_size)
+
+    def replica_grouping_from_assignments(self, assignment: List[int]) -> ReplicaGrouping:
+        """Divide the replicas into groups by the group number of each.
+
+        Raises:
+            ValueError: If there are not as many entries as replicas, the groups differ in size, are of one
+                replica, or are not numbered from 0 in the order of their first replica.
+        """
+        return ReplicaGrouping._assigned(self, assignment)
+
+    def dot_checkpoint(self, check: str, save_dir: Optional[str] = None) -> None:
+        """Write a picture of the graphs to `save_dir`, in the language of Graphviz, if its time has come.
+
+        Args:
+            check: The name of this moment. The file is written if the session option `dotChecks` contains it
+                or "All".
+            save_dir: The directory, by default the current one.
+        """
+        if not isinstance(check, str):
+            raise TypeError(f"dot_checkpoint: the name must be a str, not {check!r}.")
+        wanted = {str(name).upper() for name in self._pb_ir.getSessionOptions().dotChecks}
+        if wanted & {check.upper(), "ALL"}:
+            with open(os.path.join(save_dir or os.curdir, check + ".dot"), "w") as file:
+                file.writelines(_dot(self._graphs))
 
     def get_all_h2d_streams(self) -> Set[HostToDeviceStream]:
         """Return the streams that some graph loads from."""
@@ -189,6 +257,9 @@ class Ir:
     def _next_tensor_number(self) -> int:
         return next(self._tensor_numbers)
 
+    def _next_buffer_number(self) -> int:
+        return next(self._buffer_numbers)
+
     def _next_hook_handle(self) -> int:
         return next(self._hook_handles)
 
@@ -231,11 +302,31 @@ class Ir:
         return f"Ir[id={self._id}]"
 
 
-def _check_replication(value: Any) -> None:
-    if value != 1:
-        raise NotImplementedError(
-            f"replication {value!r} is not available on the host yet: the number of replicas must be 1."
-        )
+def _read_launcher(options: Any) -> None:
+    """Take the numbers of replicas from the environment that PopDist's launcher sets."""
+    names = "POPDIST_NUM_TOTAL_REPLICAS", "POPDIST_NUM_LOCAL_REPLICAS", "POPDIST_REPLICA_INDEX_OFFSET"
+    try:
+        total, local, offset = [int(os.environ[name]) for name in names]
+    except (KeyError, ValueError):
+        raise RuntimeError(
+            'Ir("popdist"): this process was not started by a launcher, which sets {}.'.format(", ".join(names))
+        ) from None
+    options.enableReplicatedGraphs, options.replicatedGraphCount = local != 1, local
+    options.enableDistributedReplicatedGraphs, options.globalReplicationFactor = True, total
+    options.globalReplicaOffset = offset
+
+
+def _dot(graphs: Iterable[Graph]) -> Iterator[str]:
+    yield "digraph {\n"
+    for graph in graphs:
+        for i, op in enumerate(graph.ops):
+            node = f"{graph.name}#{i}"
+            yield f'  "{node}" [label="{op.kind}" shape=box];\n'
+            for t in op.inputs:
+                yield f'  "{t.id}" -> "{node}";\n'
+            for t in op.outputs:
+                yield f'  "{node}" -> "{t.id}";\n'
+    yield "}\n"
 
 
 def _bind(build: Callable[..., Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> inspect.BoundArguments:

@@ -1,27 +1,30 @@
 """Sessions: a compiled program, its device and its weights."""
 
 import numbers
+import warnings
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Union
 
 import numpy as np
 
-from popfn.host import dtypes
+from popfn.host import _placement, dtypes
 from popfn.host.engine import compile_program
-from popfn.host.errors import popart_exception
+from popfn.host.errors import HostDeviceWarning, popart_exception
 from popfn.host.graph import Op
 from popfn.host.ir import Ir
 from popfn.host.streams import DeviceToHostStream, HostToDeviceStream, Stream
 from popfn.host.tensor import Constant, Variable
 from popfn.host.utils import to_numpy
 
-_DEVICES = ("ipu_hw", "ipu_model", "cpu")
 _FLOAT8 = (dtypes.float8_143, dtypes.float8_152)
-# The ops that move elements and so take 8-bit floats, for which arithmetic is not defined.
-_MOVES = frozenset(
-    "accumulator_zero_ call concat concat_ copy_var_update_ detach detach_ dynamic_slice dynamic_update "
-    "dynamic_update_ gather host_load host_store identity init io_tile_copy ipu_copy reshape reshape_ slice "
-    "slice_ split subsample transpose transpose_ where".split()
+# The ops that move elements and so take 8-bit floats, for which arithmetic is not defined, and those with a scale.
+_TAKE_FLOAT8 = frozenset(
+    "accumulator_zero_ call concat concat_ conditional conv_pow2scaled conv_transpose_pow2scaled copy_var_update_ "
+    "detach detach_ dynamic_slice dynamic_update dynamic_update_ gather groupedgather host_load host_store identity "
+    "init io_tile_copy ipu_copy matmul_pow2scaled pow2scale_cast_from_fp8 pow2scale_cast_to_fp8 print_tensor "
+    "remote_load remote_load_ remote_store repeat replica_sharded_slice replicated_all_gather replicated_slice "
+    "reshape reshape_ scatter slice slice_ split subsample transpose transpose_ where".split()
 )
+_told: Set[str] = set()  # the devices that a notice was given for: one a process
 
 
 class Session:
@@ -32,14 +35,15 @@ class Session:
 
     Args:
         ir: The program.
-        device_desc: "cpu", "ipu_model" or "ipu_hw". All of them are this machine.
+        device_desc: "cpu", or any other name. All of them are this machine; the first one that is not "cpu"
+            gives a `HostDeviceWarning`.
         weights_to_host_on_exit: Whether weights are copied back on exit. They are not if an exception leaves
             the block, or the Ir has a variable whose data is a read-only `np.memmap`.
 
     Raises:
         RuntimeError: If the Ir has no ops.
-        ValueError: If the device is unknown.
-        popart_exception: If an op cannot run on any device.
+        ValueError: If the number of replicas or transfers is not positive.
+        popart_exception: If an op cannot run on any device, or a grouping is for another number of replicas.
 
     Example:
         >>> import popfn.host as popxl
@@ -59,20 +63,29 @@ class Session:
         graphs = ir._reached_graphs()
         if not any(graph.ops for graph in graphs):
             raise RuntimeError(f"Session: {ir!r} has no ops: add some to its main graph.")
-        if device_desc not in _DEVICES:
-            raise ValueError(f"Session: the device must be one of {_DEVICES}, not {device_desc!r}.")
+        _tell_where_it_runs(device_desc)
+        if ir.instance_replication_factor < 1 or ir.num_host_transfers < 1:
+            raise ValueError(
+                f"Session: the numbers of replicas ({ir.replication_factor}) and of transfers "
+                f"({ir.num_host_transfers}) must be positive."
+            )
         if ir.main_graph.inputs:
             raise popart_exception(f"Session: nothing feeds the main graph's inputs, {ir.main_graph.inputs}.")
         for graph in graphs:
             for op in graph.ops:
-                _check_runs(op)
+                _check_runs(op, ir.replication_factor)
+        for t in ir.main_graph.variables:
+            _placement.check(t)
         with ir._handed_over(graphs):
             self._executable = compile_program(ir)
         self._ir = ir
+        replicas = ir.instance_replication_factor
         self._lead = (ir.num_host_transfers,) if ir.num_host_transfers > 1 else ()  # axes of arrays
+        self._replicas = (replicas,) if replicas > 1 else ()
         self._inputs = ir.get_all_h2d_streams()
         self._outputs = ir.get_all_d2h_streams()
-        self._variables = [t for t in ir.main_graph.variables if t.consumer is not None]
+        self._variables = [t for t in ir.main_graph.variables if _placement.is_stored(t)]
+        self._retrieved: Dict[Variable, np.ndarray] = {}  # the values on all replicas, of those that want them
         self._is_attached = False
         self._was_attached: List[bool] = []  # at the entry of each open `with` block
         self._host_is_stale = False  # a run may have changed variables on the device
@@ -95,8 +108,9 @@ class Session:
     ) -> Dict[DeviceToHostStream, np.ndarray]:
         """Run the program once and return an array for each output stream.
 
-        With d = `ir.num_host_transfers`, an array has the shape of its stream, after a leading axis of length
-        d if that is above 1. An input may be longer along that axis.
+        With d = `ir.num_host_transfers` and r replicas in this process, an array has the shape of its stream,
+        after leading axes of the lengths d and r, each if it is above 1. An input may be longer along the axis
+        of the transfers.
 
         Args:
             inputs: Data for each stream of `expected_inputs()`: arrays, numbers or lists, of the stream's
@@ -138,7 +152,8 @@ class Session:
 
     def create_host_outputs(self) -> Dict[DeviceToHostStream, np.ndarray]:
         """Return an uninitialised array for each output stream, as `run_with_outputs` takes them."""
-        return {s: np.empty(self._lead + s.shape, s.dtype.as_numpy()) for s in self._outputs}
+        lead = self._lead + self._replicas
+        return {s: np.empty(lead + s.shape, s.dtype.as_numpy()) for s in self._outputs}
 
     def _check_streams(self, kind: str, arrays: Mapping[Any, Any], expected: Set[Any]) -> None:
         if set(arrays) != expected:
@@ -160,11 +175,18 @@ class Session:
                     f"num_host_transfers is {lead[0]}."
                 )
         payload = array.shape[len(lead) :]
-        if payload != stream.shape and not (set(payload) <= {1} and set(stream.shape) <= {1}):
+        replicas, payload = payload[: len(self._replicas)], payload[len(self._replicas) :]
+        is_one = set(payload) <= {1} and set(stream.shape) <= {1}
+        if replicas != self._replicas or payload != stream.shape and not is_one:
             raise ValueError(
                 f"shape mismatch: the {kind} for {stream} has the shape {array.shape}, expected "
-                f"{lead + stream.shape}."
+                f"{lead + self._replicas + stream.shape}: {self._axes()}."
             )
+
+    def _axes(self) -> str:
+        """What the axes of an array are."""
+        axes = [f"{n} transfers" for n in self._lead] + [f"{n} replicas" for n in self._replicas]
+        return ", ".join(axes + ["the axes of the stream"])
 
     def _transfers(self, kind: str, stream: Stream, array: np.ndarray) -> List[np.ndarray]:
         """Split an array into the tensors of its transfers."""
@@ -180,9 +202,10 @@ class Session:
                 raise popart_exception(
                     f"type discrepancy: the {kind} for {stream} is of {array.dtype}, expected {dtype}."
                 )
+        shape = self._replicas + stream.shape
         if not self._lead:
-            return [array.reshape(stream.shape)]
-        return [array[i : i + 1].reshape(stream.shape) for i in range(array.shape[0])]
+            return [array.reshape(shape)]
+        return [array[i : i + 1].reshape(shape) for i in range(array.shape[0])]
 
     # Weights
 
@@ -200,7 +223,10 @@ class Session:
         self._check_attached("weights_to_host")
         if self._host_is_stale:
             for t in self._variables:
-                np.copyto(t.data, self._executable.read(t))
+                values = self._executable.read(_placement.holder(t))
+                _placement.to_host(t, values)
+                if _placement.wants_all(t):
+                    self._retrieved[t] = _placement.on_all_replicas(t, values)
             self._host_is_stale = False
         for t in self._ir.main_graph.variables:
             if isinstance(t.data, np.memmap):
@@ -210,13 +236,16 @@ class Session:
         """Copy the variables from the host to the device; ValueError if the session is not attached."""
         self._check_attached("weights_from_host")
         for t in self._variables:
-            self._executable.write(t, t.data)
+            self._executable.write(_placement.holder(t), _placement.to_device(t))
+        self._retrieved.clear()
         self._host_is_stale = False
 
     def get_tensor_data(self, tensor: Union[Variable, Constant]) -> np.ndarray:
         """Return the value of a variable or constant: the array that the host keeps, so copy it to keep it.
 
-        If the session is attached, what runs have changed is copied to the host first.
+        If the session is attached, what runs have changed is copied to the host first. The shape is
+        `shape_on_host`, of a variable with `retrieval_mode="all_replicas"` that several replicas share
+        (replicas, *shape).
 
         Raises:
             TypeError: If `tensor` is neither a variable nor a constant.
@@ -233,7 +262,14 @@ class Session:
                 raise TypeError(f"get_tensor_data: {t!r} is neither a Variable nor a Constant.")
         if self._is_attached and self._host_is_stale and any(isinstance(t, Variable) for t in tensors):
             self.weights_to_host()
-        return {t: t.data for t in tensors}
+        return {t: self._host_value(t) for t in tensors}
+
+    def _host_value(self, t: Union[Variable, Constant]) -> np.ndarray:
+        if not isinstance(t, Variable) or not _placement.wants_all(t):
+            return t.data
+        if t not in self._retrieved:
+            self._retrieved[t] = _placement.on_all_replicas(t, _placement.to_device(t))
+        return self._retrieved[t]
 
     def write_variable_data(self, tensor: Variable, data: np.ndarray) -> None:
         """Set a variable on the host and, if the session is attached, copy all variables to the device.
@@ -242,11 +278,12 @@ class Session:
 
         Args:
             tensor: The variable.
-            data: An array of its shape and dtype, or for any shape of one element a number.
+            data: An array of its `shape_on_host` and dtype, or for any shape of one element a number.
 
         Raises:
             TypeError: If `tensor` is no variable, or the dtype differs.
             ValueError: If the shape differs.
+            NotImplementedError: If replicas share it and its retrieval_mode is "all_replicas".
         """
         self.write_variables_data({tensor: data})
 
@@ -255,6 +292,7 @@ class Session:
         arrays = {t: _checked_data(t, data) for t, data in tensors.items()}
         for t, array in arrays.items():
             np.copyto(t.data, array)
+            self._retrieved.pop(t, None)
         if self._is_attached:
             self.weights_from_host()
 
@@ -290,6 +328,10 @@ class Session:
 def _checked_data(t: Any, data: Any) -> np.ndarray:
     if not isinstance(t, Variable):
         raise TypeError(f"write_variable_data: {t!r} is not a Variable.")
+    if _placement.wants_all(t):
+        raise NotImplementedError(
+            f'write_variable_data: {t!r} cannot be written: its retrieval_mode is "all_replicas".'
+        )
     dtype = t.dtype.as_numpy()
     if isinstance(data, numbers.Number):
         if t.dtype in _FLOAT8:
@@ -299,14 +341,31 @@ def _checked_data(t: Any, data: Any) -> np.ndarray:
         found = getattr(data, "dtype", type(data).__name__)
         raise TypeError(f"write_variable_data: the dtype {found} is not that of {t!r}, {dtype}.")
     if data.shape != t.shape_on_host:
-        raise ValueError(f"write_variable_data: the shape {data.shape} is not that of {t!r}.")
+        raise ValueError(f"write_variable_data: the shape {data.shape} is not that of {t!r}, {t.shape_on_host}.")
     return data
 
 
-def _check_runs(op: Op) -> None:
+def _tell_where_it_runs(device_desc: Any) -> None:
+    """Give one notice a process for a device that is not there."""
+    if not isinstance(device_desc, str):
+        raise TypeError(f"Session: the device must be a str, not {device_desc!r}.")
+    if device_desc == "cpu" or _told:
+        return
+    _told.add(str(device_desc))
+    warnings.warn(
+        f"Session: there is no device {device_desc!r}: the program runs on this machine, as with 'cpu'.",
+        HostDeviceWarning,
+        stacklevel=3,
+    )
+
+
+def _check_runs(op: Op, replicas: int) -> None:
     """Refuse an op that PopXL lets a graph contain but no device runs."""
     fault = op.fault
-    if fault is None and op.kind not in _MOVES:
+    group = op.attrs.get("group")
+    if fault is None and group is not None and len(group.assignment) != replicas:
+        fault = f"{group!r} is for {len(group.assignment)} replicas, and there are {replicas}"
+    if fault is None and op.kind not in _TAKE_FLOAT8:
         for t in op.inputs + op.outputs:
             if t.dtype in _FLOAT8:
                 fault = f"there is no arithmetic for {t.dtype.name}"

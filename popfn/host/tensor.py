@@ -1,16 +1,21 @@
 """Tensors: what a graph computes with. A Tensor has a shape, a dtype and a place in a graph, but no value."""
 
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, Iterable, Iterator, NewType, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, NewType, Optional, Tuple, Union
 
 import numpy as np
 
 from popfn.host import dtypes
 from popfn.host.context import get_current_graph
-from popfn.host.errors import UndefinedValue
+from popfn.host.errors import UndefinedValue, popart_exception
+from popfn.host.tensorlocation import TensorLocationInfo
 from popfn.host.utils import to_numpy
 
 Shape = Tuple[int, ...]
+ScalarType = Union[int, float, bool]
+HostTensor = Union[np.ndarray, Iterable[Any]]  # or a torch tensor
+HostScalarTensor = Union[ScalarType, HostTensor]
+host_tensor_types = (np.ndarray, list, tuple)
 
 
 class TensorSpec(Mapping):
@@ -116,11 +121,33 @@ class Tensor:
         return self._place()[1]
 
     def _place(self) -> Tuple[int, str]:
-        if self.producer is not None:
-            return self.producer.ipu, self.producer.tile_set
-        if self.consumer is not None:
-            return self.consumer.attrs.get("source", (self.consumer.ipu, self.consumer.tile_set))
-        raise UndefinedValue(f"the place of {self!r} is not known before an op uses it.")
+        """The IPU and the tile set. What a call makes or takes is where the called graph has it."""
+        op = self.producer
+        if op is not None:
+            place = op.ipu, op.tile_set
+            return op.called[0]._outputs[op.outputs.index(self)]._place_or(place) if op.called else place
+        op = self.consumer
+        if op is None:
+            raise UndefinedValue(f"the place of {self!r} is not known before an op uses it.")
+        if op.kind in ("call", "repeat"):
+            return op.called[0]._inputs[op.inputs.index(self)]._place_or((op.ipu, op.tile_set))
+        return op.attrs.get("source", (op.ipu, op.tile_set))
+
+    def _place_or(self, default: Tuple[int, str]) -> Tuple[int, str]:
+        try:
+            return self._place()
+        except UndefinedValue:
+            return default
+
+    @property
+    def location_info(self) -> Any:
+        """Where the tensor is stored: on the chip, and whole."""
+        return TensorLocationInfo()
+
+    @property
+    def in_sync_with_ipu(self) -> bool:
+        """Whether the host's copy is the device's. Only variables have one (popart_exception)."""
+        raise popart_exception(f"in_sync_with_ipu: {self!r} has no copy on the host.")
 
     def strides(self, shape: Optional[Iterable[int]] = None) -> Tuple[int, ...]:
         """Return the bytes from one element to the next along each axis of `shape`, or of the tensor."""
@@ -285,26 +312,46 @@ TensorByRef = NewType("TensorByRef", Tensor)
 """Annotates a parameter of a function for `create_graph` whose tensor is passed by reference."""
 
 
+TensorLike = Union[Tensor, HostScalarTensor]
+
+
 class Variable(Tensor):
     """State of the program: it starts from the host's data and keeps its value from run to run."""
 
-    __slots__ = ("data", "retrieval_mode")
+    __slots__ = ("data", "retrieval_mode", "_grouping", "_remote", "_shard")
     data: np.ndarray  # the host's copy, C-ordered; a memmap stays aliased to its file
     retrieval_mode: str
+    _grouping: Any  # a ReplicaGrouping, or None for one group of all replicas
+    _remote: Any  # the RemoteBuffer and the entry that hold the variable, or None
+    _shard: Optional["Shard"]  # what holds the variable on the device, if that is not this tensor
+
+    @property
+    def replica_grouping(self) -> Any:
+        """Which replicas have the same value."""
+        return self.ir.replica_grouping() if self._grouping is None else self._grouping
 
     @property
     def shape_on_replica(self) -> Shape:
-        """The shape on the device."""
+        """The shape on the device; popart_exception if the replica grouping is not const."""
+        if self._grouping is not None and not self._grouping.is_const:
+            raise popart_exception(f"shape_on_replica: the grouping of {self!r} is not const; use shape.")
         return self.shape
 
     @property
     def shape_on_host(self) -> Shape:
-        """The shape of the host's data."""
-        return self.shape
+        """The shape of the host's data: that on the device, after an axis for the groups if there are several."""
+        groups = 1 if self._grouping is None else self._grouping.num_groups
+        return self.shape if groups == 1 else (groups,) + self.shape
 
     def copy_to_ipu(self, dst: int, src: int) -> Tensor:  # type: ignore[override]
         """See `ops.ipu_copy`; a variable has no IPU of its own, so the source must be given."""
         return self._popxl.ops.ipu_copy(self, dst, src)
+
+
+class Shard(Tensor):
+    """The part of a variable that one replica keeps: state on the device; see `replica_sharded_variable`."""
+
+    __slots__ = ()
 
 
 class Constant(Tensor):
@@ -318,59 +365,6 @@ class Constant(Tensor):
         return self._popxl.ops.ipu_copy(self, dst, src)
 
 
-def variable(
-    data: Any,
-    dtype: Optional[dtypes.dtype] = None,
-    name: Optional[str] = None,
-    downcast: bool = True,
-    replica_grouping: Any = None,
-    retrieval_mode: Optional[str] = None,
-    log2_scale: Optional[int] = None,
-    nan_on_overflow: Optional[bool] = None,
-) -> Variable:
-    """Add a variable to the main graph, which must be the current one.
-
-    Args:
-        data: A number, list, NumPy array or torch tensor; copied, except for a `np.memmap`, which stays
-            aliased and is written when weights are copied to the host.
-        dtype: The dtype; by default that of the data, with 64-bit numbers narrowed to 32 bits.
-        name: The name, by default "t".
-        downcast: Whether to narrow.
-        replica_grouping: Not available yet (NotImplementedError).
-        retrieval_mode: "one_per_group" (default) or "all_replicas".
-        log2_scale, nan_on_overflow: How to make 8-bit floats; see `utils.to_numpy`.
-
-    Raises:
-        ValueError: If the current graph is not the main graph, or the retrieval mode is unknown.
-        TypeError: If the data is not numeric or the name is not a str.
-
-    Example:
-        >>> import popfn.host as popxl
-        >>> ir = popxl.Ir()
-        >>> with ir.main_graph:
-        ...     w = popxl.variable([[1.0, 2.0]], name="w")
-        >>> w
-        Tensor[w float32 (1, 2)]
-    """
-    graph = get_current_graph()
-    if graph is not graph.ir.main_graph:
-        raise ValueError(f"variables live in the main graph; the current graph is {graph!r}.")
-    if replica_grouping is not None:
-        raise NotImplementedError("variable: replica_grouping is not available on the host yet.")
-    if retrieval_mode not in (None, "one_per_group", "all_replicas"):
-        raise ValueError(
-            f'variable: retrieval_mode must be "one_per_group" or "all_replicas", not {retrieval_mode!r}.'
-        )
-    _check_name("variable", name)
-    array = to_numpy(data, dtype, downcast, True, log2_scale, nan_on_overflow)
-    made = graph._add_tensor(Variable, name or "t", array.shape, dtypes.dtype.as_dtype(array.dtype))
-    made.data = array
-    made.retrieval_mode = retrieval_mode or "one_per_group"
-    if isinstance(array, np.memmap) and not array.flags.writeable:
-        graph.ir._has_read_only_memmap = True
-    return made
-
-
 def constant(
     data: Any,
     dtype: Optional[dtypes.dtype] = None,
@@ -379,7 +373,14 @@ def constant(
     log2_scale: Optional[int] = None,
     nan_on_overflow: Optional[bool] = None,
 ) -> Constant:
-    """Add a constant to the current graph. The arguments are those of `variable`.
+    """Add a constant to the current graph.
+
+    Args:
+        data: A number, list, NumPy array or torch tensor.
+        dtype: The dtype; by default that of the data, with 64-bit numbers narrowed to 32 bits.
+        name: The name, by default "t".
+        downcast: Whether to narrow.
+        log2_scale, nan_on_overflow: How to make 8-bit floats; see `utils.to_numpy`.
 
     Raises:
         TypeError: If the data is not numeric, is of 8-bit floats while no dtype is given, or the name is not

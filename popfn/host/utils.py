@@ -1,10 +1,11 @@
 """Conversion of host data to NumPy arrays."""
 
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 import numpy as np
 
 from popfn.host import dtypes
+from popfn.host.fp8_utils import host_pow2scale_cast_to_fp8
 
 downcast_np_dtypes = {
     np.dtype("int64"): np.dtype("int32"),
@@ -53,7 +54,7 @@ def to_numpy(
     if array.dtype.kind not in "biufcV":
         array = _as_floats(array)
     if float8 is not None:
-        array = _to_float8(array, float8)
+        array = _to_float8(array, float8, log2_scale, nan_on_overflow)
     else:
         target = dtype.as_numpy() if dtype else downcast_np_dtypes.get(array.dtype) if downcast else None
         if target is not None and target != array.dtype:
@@ -84,12 +85,41 @@ def _as_floats(array: np.ndarray) -> np.ndarray:
         raise type(error)(f"to_numpy: the data is not numeric: {error}") from None
 
 
-def _to_float8(array: np.ndarray, dtype: dtypes.dtype) -> np.ndarray:
+def _to_float8(
+    array: np.ndarray, dtype: dtypes.dtype, log2_scale: Optional[int], nan_on_overflow: Optional[bool]
+) -> np.ndarray:
     if array.dtype == dtype.as_numpy():
         return array
     if array.dtype.kind != "f":
         raise TypeError(f"to_numpy: {dtype} cannot be made of {array.dtype} data.")
-    raise NotImplementedError(
-        f"to_numpy: the conversion of {array.dtype} to {dtype} is not available on the host yet; pass bytes "
-        f"of the dtype {dtype.as_numpy()}."
+    return host_pow2scale_cast_to_fp8(
+        array,
+        dtype,
+        0 if log2_scale is None else log2_scale,
+        True if nan_on_overflow is None else nan_on_overflow,
     )
+
+
+def table_to_string(rows: List[List[Any]], delimiter: str = " | ", header: bool = True) -> str:
+    """Return rows of a table as text, with columns of equal width.
+
+    Args:
+        rows: The rows, each a list of as many cells.
+        delimiter: What stands between two cells.
+        header: Whether to draw a line below the first row.
+
+    Example:
+        >>> import popfn.host as popxl
+        >>> print(popxl.utils.table_to_string([["op", "n"], ["matmul", 12]]))
+        op     | n
+        -----------
+        matmul | 12
+    """
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts)]
+    lines = [
+        delimiter.join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in texts
+    ]
+    if header and lines:
+        lines.insert(1, "-" * (sum(widths) + len(delimiter) * (len(widths) - 1)))
+    return "\n".join(lines)

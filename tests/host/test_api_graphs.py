@@ -38,12 +38,25 @@ class TestIr:
         with pytest.raises(TypeError, match="an Ir can be compared with an Ir only, not with 3"):
             _ = ir == 3
 
-    @pytest.mark.parametrize("replication", [2, "popdist"])
-    def test_replication_is_not_there_yet(self, ir, replication):
-        with pytest.raises(NotImplementedError, match="replication .* is not available on the host yet"):
-            popxl.Ir(replication)
-        with pytest.raises(NotImplementedError, match="not available on the host yet"):
-            ir.replication_factor = replication
+    def test_replication(self, ir):
+        assert popxl.Ir(4).replication_factor == popxl.Ir(4).instance_replication_factor == 4
+        ir.replication_factor = 2
+        options = ir._pb_ir.getSessionOptions()
+        assert (options.enableReplicatedGraphs, options.replicatedGraphCount) == (True, 2)
+        options.replicatedGraphCount = 8
+        assert ir.replication_factor == 8
+        with pytest.raises(TypeError, match="replication_factor must be an int, not 'popdist'"):
+            ir.replication_factor = "popdist"
+
+    def test_replication_by_a_launcher(self, monkeypatch):
+        with pytest.raises(RuntimeError, match="not started by a launcher, which sets POPDIST_NUM_TOTAL_REPLICAS"):
+            popxl.Ir("popdist")
+        for name, value in (("TOTAL_REPLICAS", 8), ("LOCAL_REPLICAS", 2)):
+            monkeypatch.setenv("POPDIST_NUM_" + name, str(value))
+        monkeypatch.setenv("POPDIST_REPLICA_INDEX_OFFSET", "4")
+        ir = popxl.Ir("popdist")
+        assert (ir.replication_factor, ir.instance_replication_factor, ir._replica_offset) == (8, 2, 4)
+        assert ir.replica_grouping(stride=4).assignment == [0, 1, 2, 3, 0, 1, 2, 3]
 
     @pytest.mark.parametrize("replication", [1.5, None, [2]])
     def test_replication_is_an_int(self, replication):

@@ -444,10 +444,10 @@ def test_updates():
     ):
         assert y.spec == t.spec and y is not t and y.producer.kind == kind and y.producer.fault is None
         assert inputs is None or y.producer.inputs == inputs
-    assert updates.accumulate_(t, x, 0.5).producer.attrs == {"f": 0.5}
+    assert updates.accumulate_(t, x, 0.5).producer.attrs == {"f": 0.5, "operands": ("t", "X")}
     f = tensor()
     op = updates.accumulate_(t, x, f).producer
-    assert op.inputs == (t, x, f) and op.attrs == {"f": None}
+    assert op.inputs == (t, x, f) and op.attrs == {"f": None, "operands": ("t", "X", "f")}
     assert "must agree" in updates.copy_var_update_(t, f16(2, 3)).producer.fault
     assert "differ" in updates.accumulate_(t, tensor(3)).producer.fault
     with pytest.raises(popart_exception, match="the factor f must not be 0"):

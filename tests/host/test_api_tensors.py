@@ -124,7 +124,7 @@ class TestVariablesAndConstants:
     def test_refused(self, main):
         for f, error, text in (
             (lambda: popxl.variable(1.0, retrieval_mode="x"), ValueError, 'must be "one_per_group" or "all_replicas"'),
-            (lambda: popxl.variable(1.0, replica_grouping=1), NotImplementedError, "not available on the host yet"),
+            (lambda: popxl.variable(1.0, replica_grouping=1), TypeError, "must be a ReplicaGrouping, not 1"),
             (lambda: popxl.variable(1.0, name=3), TypeError, "the name must be a str, not 3"),
             (lambda: popxl.variable([]), ValueError, "an empty list"),
             (lambda: popxl.constant({}), TypeError, "not numeric"),

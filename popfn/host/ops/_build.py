@@ -17,6 +17,14 @@ def checked(op: str, **operands: Any) -> Graph:
     different IPUs or tile sets.
     """
     graph = get_current_graph()
+    check_in_graph(op, graph, operands)
+    if graph.ir._is_placed and len(operands) > 1:
+        check_places(op, operands)
+    return graph
+
+
+def check_in_graph(op: str, graph: Graph, operands: Dict[str, Any]) -> None:
+    """TypeError for an operand that is no Tensor, ValueError for one of another graph than `graph`."""
     for name, t in operands.items():
         if not isinstance(t, Tensor):
             raise TypeError(f"{op}: {name} must be a Tensor, not {t!r}.")
@@ -25,9 +33,6 @@ def checked(op: str, **operands: Any) -> Graph:
                 f"{op}: {name} is {t!r}, which does not belong to the current graph, {graph!r}. Pass it in "
                 "as an input of that graph."
             )
-    if graph.ir._is_placed and len(operands) > 1:
-        _check_places(op, operands)
-    return graph
 
 
 def checked_list(op: str, ts: Iterable[Any]) -> Tuple[Graph, Tuple[Tensor, ...]]:
@@ -36,7 +41,8 @@ def checked_list(op: str, ts: Iterable[Any]) -> Tuple[Graph, Tuple[Tensor, ...]]
     return checked(op, **{f"tensor {i}": t for i, t in enumerate(ts)}), ts
 
 
-def _check_places(op: str, operands: Dict[str, Tensor]) -> None:
+def check_places(op: str, operands: Dict[str, Tensor]) -> None:
+    """ValueError if two operands are known to be on different IPUs or tile sets."""
     places = {}
     for name, t in operands.items():
         try:
@@ -153,6 +159,40 @@ def as_ints(op: str, name: str, values: Any) -> Tuple[int, ...]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise TypeError(f"{op}: {name} must be a list of ints, not {values!r}.")
     return tuple([as_int(op, name, value) for value in values])
+
+
+def as_float(op: str, name: str, value: Any) -> float:
+    """Return a float, or raise TypeError."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{op}: {name} must be a float, not {value!r}.") from None
+
+
+def scalars(op: str, **values: Any) -> Tuple[Dict[str, Optional[float]], Dict[str, Tensor]]:
+    """Sort operands that are a float, None or a tensor of one element: attributes, and tensors by name.
+
+    The attribute of a tensor is None. TypeError for anything else.
+    """
+    attrs: Dict[str, Optional[float]] = {}
+    tensors: Dict[str, Tensor] = {}
+    for name, value in values.items():
+        attrs[name] = None
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif value is not None:
+            if not isinstance(value, (int, float)):
+                raise TypeError(f"{op}: {name} must be a float or a Tensor, not {value!r}.")
+            attrs[name] = float(value)
+    return attrs, tensors
+
+
+def scalar_fault(tensors: Dict[str, Tensor]) -> Optional[str]:
+    """What is wrong with the tensors of `scalars`."""
+    for name, t in tensors.items():
+        if nelms(t.shape) != 1:
+            return f"{name}, {t!r}, is no scalar"
+    return None
 
 
 def as_axis(op: str, name: str, axis: Any, t: Tensor) -> int:

@@ -5,20 +5,25 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 from popfn.host.context import get_current_graph
 from popfn.host.errors import popart_exception
 from popfn.host.graph import Graph, Op
-from popfn.host.tensor import Tensor, constant
-
-TensorLike = Any
+from popfn.host.tensor import Tensor, TensorLike, constant
 
 
 class CallSiteInfo:
-    """One call of a graph: which tensors of the calling graph, the parents, meet those of the called one."""
+    """One call of a graph: which tensors of the calling graph, the parents, meet those of the called one.
+
+    In PopXL the op of a repeat has two inputs of its own before those of the graph, and the graph has an
+    output of its own: the indices of a repeat are shifted accordingly.
+    """
 
     def __init__(self, subgraph_op: Op) -> None:
         self._op = subgraph_op
+        is_repeat = subgraph_op.kind == "repeat"
+        self._own_inputs = 2 if is_repeat else 0
+        self._own_outputs = 1 if is_repeat else 0
 
     @property
     def called_graph(self) -> Graph:
-        """The graph that is called."""
+        """The graph that is called: for a repeat, one that calls the repeated graph."""
         return self._op.attrs["graph"]
 
     @property
@@ -40,16 +45,16 @@ class CallSiteInfo:
         return idx
 
     def graph_to_parent_output_index(self, idx: int) -> int:
-        """Return the index among the op's outputs of the called graph's output `idx`: the same."""
-        return idx
+        """Return the index among the op's outputs of the called graph's output `idx`."""
+        return idx - self._own_outputs
 
     def parent_to_graph_output_index(self, idx: int) -> int:
-        """Return the index among the called graph's outputs of the op's output `idx`: the same."""
-        return idx
+        """Return the index among the called graph's outputs of the op's output `idx`."""
+        return idx + self._own_outputs
 
     def parent_input(self, idx: int) -> Tensor:
         """Return the op's input `idx`; IndexError if there is none."""
-        return _at(self._op.inputs, idx)
+        return _at(self._op.inputs, idx, self._own_inputs)
 
     def parent_output(self, idx: int) -> Tensor:
         """Return the op's output `idx`; IndexError if there is none."""
@@ -78,6 +83,8 @@ class CallSiteInfo:
     def set_parent_input_modified(self, parent_tensor: Tensor, infer_modified_regions: bool = False) -> None:
         """Let what the called graph writes to an input reach `parent_tensor`, which is passed there.
 
+        The inputs that a repeat carries from step to step start from a copy: marking them has no effect.
+
         Args:
             parent_tensor: An input of the call.
             infer_modified_regions: Has no effect on the host.
@@ -90,13 +97,20 @@ class CallSiteInfo:
         found = {i for i, t in enumerate(self._op.inputs) if t is parent_tensor}
         if not found:
             raise popart_exception(f"set_parent_input_modified: {parent_tensor!r} is no input of the call.")
-        self._op.attrs["modified"] = tuple(sorted(found.union(self._op.attrs["modified"])))
+        if self._op.kind == "repeat":
+            found = {i for i in found if i >= len(self._op.outputs)}
+            _mark_modified(self.called_graph.ops[0], found)
+        _mark_modified(self._op, found)
 
 
-def _at(tensors: Tuple[Tensor, ...], idx: int) -> Tensor:
-    if not 0 <= idx < len(tensors):
-        raise IndexError(f"the call has no tensor at index {idx}: there are {len(tensors)}.")
-    return tensors[idx]
+def _mark_modified(op: Op, indices: Iterable[int]) -> None:
+    op.attrs["modified"] = tuple(sorted(set(op.attrs["modified"]).union(indices)))
+
+
+def _at(tensors: Tuple[Tensor, ...], idx: int, first: int = 0) -> Tensor:
+    if not first <= idx < first + len(tensors):
+        raise IndexError(f"the call has no tensor at index {idx}: there are {len(tensors)}, from {first} on.")
+    return tensors[idx - first]
 
 
 def _check_tensor(function: str, t: Any) -> None:
@@ -149,24 +163,37 @@ def call_with_info(
         check_inputs: Whether missing inputs are a ValueError; else they are an IndexError.
     """
     parent = get_current_graph()
-    if not isinstance(graph, Graph):
-        raise TypeError(f"call: expected a Graph, not {graph!r}.")
-    if graph.ir is not parent.ir:
-        raise ValueError(f"call: {graph!r} belongs to another Ir.")
-    given = _match(graph, _flatten(inputs), inputs_dict or {}, check_inputs)
+    check_graph("call", graph)
+    given = match("call", graph, flatten("call", inputs), inputs_dict or {}, check_inputs)
     with parent._undo_on_error():
-        tensors = tuple([_as_operand(parent, t, value) for t, value in zip(graph._inputs, given)])
-        modified = tuple([i for i, t in enumerate(graph._inputs) if t in graph._by_ref])
-        results = [(t.name, t.shape, t.dtype, t.meta_shape) for t in graph._outputs]
-        return CallSiteInfo(parent._add_op("call", tensors, results, {"graph": graph, "modified": modified}))
+        return CallSiteInfo(emit_call(parent, graph, operands("call", parent, graph, given)))
 
 
-def _flatten(inputs: Iterable[Any]) -> List[Any]:
+def emit_call(parent: Graph, graph: Graph, tensors: Tuple[Tensor, ...]) -> Op:
+    """Add the call of `graph` with these tensors, which fit it, to `parent`."""
+    modified = tuple([i for i, t in enumerate(graph._inputs) if t in graph._by_ref])
+    return parent._add_op("call", tensors, results_of(graph), {"graph": graph, "modified": modified})
+
+
+def results_of(graph: Graph) -> List[Any]:
+    """What the tensors are like that a call of `graph` makes."""
+    return [(t.name, t.shape, t.dtype, t.meta_shape) for t in graph._outputs]
+
+
+def check_graph(op: str, graph: Any) -> None:
+    """TypeError for anything but a Graph, ValueError for one of another Ir than the current graph's."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"{op}: expected a Graph, not {graph!r}.")
+    if graph.ir is not get_current_graph().ir:
+        raise ValueError(f"{op}: {graph!r} belongs to another Ir.")
+
+
+def flatten(op: str, inputs: Iterable[Any]) -> List[Any]:
     """Open lists and arrays, one level deep. Tensors have no iterator."""
     flat: List[Any] = []
     for value in inputs:
         if isinstance(value, (str, bytes)):
-            raise TypeError(f"call: {value!r} is no input.")
+            raise TypeError(f"{op}: {value!r} is no input.")
         if getattr(type(value), "__iter__", None) is not None and getattr(value, "shape", None) != ():
             flat.extend(value)
         else:
@@ -174,39 +201,46 @@ def _flatten(inputs: Iterable[Any]) -> List[Any]:
     return flat
 
 
-def _match(
-    graph: Graph, inputs: List[Any], inputs_dict: Mapping[Tensor, Any], check_inputs: bool
+def match(
+    op: str, graph: Graph, inputs: List[Any], inputs_dict: Mapping[Tensor, Any], check_inputs: bool
 ) -> List[Any]:
     """Put the inputs into the order of the graph's inputs."""
     wanted = graph._inputs
     if len(inputs) > len(wanted):
-        raise ValueError(f"call: {graph!r} has {len(wanted)} inputs, {len(inputs)} were given.")
+        raise ValueError(f"{op}: {graph!r} has {len(wanted)} inputs, {len(inputs)} were given.")
     given: Dict[int, Any] = dict(enumerate(inputs))
     for key, value in inputs_dict.items():
-        _check_tensor("call: a key of inputs_dict", key)
+        _check_tensor(f"{op}: a key of inputs_dict", key)
         if key.graph is not graph:
-            raise ValueError(f"call: inputs_dict names {key!r}, which is not in {graph!r}.")
+            raise ValueError(f"{op}: inputs_dict names {key!r}, which is not in {graph!r}.")
         if key not in wanted:
-            raise popart_exception(f"call: inputs_dict names {key!r}, which is no input of {graph!r}.")
+            raise popart_exception(f"{op}: inputs_dict names {key!r}, which is no input of {graph!r}.")
         if wanted.index(key) in given:
-            raise ValueError(f"call: the input {key!r} is given twice.")
+            raise ValueError(f"{op}: the input {key!r} is given twice.")
         given[wanted.index(key)] = value
     missing = [t.name for i, t in enumerate(wanted) if i not in given]
     if missing:
         error = ValueError if check_inputs else IndexError
-        raise error("call: {!r} has {} inputs; missing: {}.".format(graph, len(wanted), ", ".join(missing)))
+        raise error("{}: {!r} has {} inputs; missing: {}.".format(op, graph, len(wanted), ", ".join(missing)))
     return [given[i] for i in range(len(wanted))]
 
 
-def _as_operand(parent: Graph, wanted: Tensor, value: Any) -> Tensor:
+def operands(
+    op: str, parent: Graph, graph: Graph, given: List[Any], check_types: bool = True
+) -> Tuple[Tensor, ...]:
+    """Make tensors of the inputs: host values become constants of the dtype of the graph's input."""
+    return tuple([_as_operand(op, parent, t, value, check_types) for t, value in zip(graph._inputs, given)])
+
+
+def _as_operand(op: str, parent: Graph, wanted: Tensor, value: Any, check_types: bool) -> Tensor:
     if not isinstance(value, Tensor):
         value = constant(value, wanted.dtype)
     elif value.graph is not parent:
         raise ValueError(
-            f"call: {value!r}, for the input {wanted!r}, does not belong to the current graph, {parent!r}."
+            f"{op}: {value!r}, for the input {wanted!r}, does not belong to the current graph, {parent!r}."
         )
-    if value.shape != wanted.shape or value.dtype is not wanted.dtype:
+    if check_types and (value.shape != wanted.shape or value.dtype is not wanted.dtype):
         raise popart_exception(
-            f"call: the input {wanted!r} cannot take {value!r}: shapes and dtypes must agree."
+            f"{op}: the input {wanted!r} cannot take {value!r}: shapes and dtypes must agree."
         )
     return value

@@ -169,6 +169,26 @@ def cumsum(t: Tensor, dim: Optional[int] = 0) -> Tensor:
     return _build.emit_like(graph, "cumsum", (t,), {"axis": axis})
 
 
+def _increment_mod(kind: str, name: str, t: Tensor, increment: float, modulus: float) -> Tensor:
+    graph = _build.checked(kind, t=t)
+    attrs = {
+        "increment": _build.as_float(kind, "increment", increment),
+        "modulus": _build.as_float(kind, "modulus", modulus),
+    }
+    fault = None if attrs["modulus"] else "the modulus is 0"
+    return _build.emit_like(graph, kind, (t,), attrs, name, fault)
+
+
+def increment_mod(t: Tensor, increment: float, modulus: float) -> Tensor:
+    """Return the remainder of (t + increment) / modulus, with the sign of the dividend."""
+    return _increment_mod("increment_mod", "increment_mod_out", t, increment, modulus)
+
+
+def increment_mod_(t: Tensor, increment: float, modulus: float) -> Tensor:
+    """`increment_mod` in place."""
+    return _increment_mod("increment_mod_", "increment_mod_inplace_out", t, increment, modulus)
+
+
 def isnan(t: Tensor) -> Tensor:
     """Return whether each element is NaN."""
     return _predicate("isnan", t)
@@ -233,6 +253,43 @@ def add_(lhs: Tensor, rhs: Tensor) -> Tensor:
     if _build.broadcast("add_", lhs.shape, rhs.shape) != lhs.shape:
         fault = f"a right operand of shape {rhs.shape} does not fit into the shape {lhs.shape}"
     return _build.emit_like(graph, "add_", (lhs, rhs), None, "add_lhs_inplace_out", fault)
+
+
+def _scaled_add(kind: str, name: str, X: Tensor, Y: Tensor, a: Any, b: Any) -> Tensor:
+    attrs, tensors = _build.scalars(kind, a=a, b=b)
+    operands = {"X": X, "Y": Y, **tensors}
+    graph = _build.checked(kind, **operands)
+    fault = _build.scalar_fault(tensors)
+    if X.shape != Y.shape:
+        fault = f"the shapes {X.shape} and {Y.shape} differ"
+    elif X.dtype is not Y.dtype and not (kind == "scaled_add_" and _both_floats(X, Y)):
+        fault = f"the dtypes {X.dtype.name} and {Y.dtype.name} differ"
+    elif "a" in tensors and "b" not in tensors:
+        fault = "a is a tensor and b a number; let both be tensors"
+    elif "b" in tensors and "a" not in tensors and attrs["a"] != 1:
+        fault = f"b is a tensor, so a must be a tensor or 1, not {attrs['a']}"
+    return _build.emit_like(
+        graph, kind, tuple(operands.values()), {**attrs, "operands": tuple(operands)}, name, fault
+    )
+
+
+def _both_floats(X: Tensor, Y: Tensor) -> bool:
+    return X.dtype.is_floating_point and Y.dtype.is_floating_point
+
+
+def scaled_add(X: Tensor, Y: Tensor, a: Any = 1.0, b: Any = 1.0) -> Tensor:
+    """Return a X + b Y.
+
+    Args:
+        X, Y: Tensors of one type; there is no broadcasting.
+        a, b: The factors: two floats, two scalar tensors, or 1 and a scalar tensor.
+    """
+    return _scaled_add("scaled_add", "scaled_add_out", X, Y, a, b)
+
+
+def scaled_add_(X: Tensor, Y: Tensor, a: Any = 1.0, b: Any = 1.0) -> Tensor:
+    """`scaled_add` into `X`. The float dtypes of `X` and `Y` may differ."""
+    return _scaled_add("scaled_add_", f"scaled_add__{getattr(X, 'name', '')}", X, Y, a, b)
 
 
 def sub(lhs: Tensor, rhs: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from popfn.host.ops._movement import slice, squeeze, subsample
 from popfn.host.tensor import Constant, Tensor, constant
 from popfn.host.utils import to_numpy
 
+REDUCTIONS = ("sum", "max", "min", "none")
+
 
 def _gather(kind: str, name: str, t: Tensor, indices: Tensor, axis: int, zero_OOR: bool) -> Tensor:
     graph = _build.checked(kind, t=t, indices=indices)
@@ -66,6 +68,72 @@ def tied_gather(
     return _gather("tied_gather", "tiedgather_out", t, indices, axis, zero_OOR)
 
 
+def groupedgather(
+    t: Tensor,
+    indices: Tensor,
+    axis: int = 0,
+    group_size: int = 1,
+    available_memory_proportion: Optional[float] = None,
+    zero_OOR: bool = False,
+) -> Tensor:
+    """`gather` in each of several groups, which axis 0 of `t` and of `indices` counts.
+
+    Args:
+        t, indices: As in `gather`, after an axis of length `group_size`.
+        axis: The axis of `t`, from 1 on.
+        group_size: The number of groups; 1 means `gather`.
+        available_memory_proportion: Has no effect on the host.
+        zero_OOR: As in `gather`.
+    """
+    if group_size == 1:
+        return _gather("groupedgather", "gather_out", t, indices, axis, zero_OOR)
+    graph = _build.checked("groupedgather", t=t, indices=indices)
+    groups = _build.as_int("groupedgather", "group_size", group_size)
+    axis = _build.as_axis("groupedgather", "axis", axis, t)
+    fault = None
+    if axis == 0:
+        fault = "axis 0 is that of the groups"
+    elif t.shape[:1] != (groups,) or indices.shape[:1] != (groups,):
+        fault = f"the shapes {t.shape} and {indices.shape} have no leading axis for {groups} groups"
+    elif not indices.dtype.is_int:
+        fault = f"indices of {indices.dtype.name} are no integers"
+    shape = t.shape[:axis] + indices.shape[1:] + t.shape[axis + 1 :]
+    attrs = {"axis": axis, "group_size": groups, "zero_OOR": bool(zero_OOR)}
+    return _build.emit(
+        graph, "groupedgather", (t, indices), shape, t.dtype, attrs, "gather_out", fault=fault
+    )
+
+
+def scatter(
+    t: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    axis: int = 0,
+    available_memory_proportion: Optional[float] = None,
+) -> Tensor:
+    """Return a copy of `t` in which each value has replaced the element at its index along `axis`.
+
+    Args:
+        t: The tensor.
+        indices: Where each value goes along `axis`; along the other axes it keeps its own place.
+        values: The values, of the shape of `indices` and the dtype of `t`.
+        axis: The axis.
+        available_memory_proportion: Has no effect on the host.
+    """
+    graph = _build.checked("scatter", t=t, indices=indices, values=values)
+    axis = _build.as_axis("scatter", "axis", axis, t)
+    fault = None
+    if indices.shape != values.shape or len(t.shape) != len(values.shape):
+        fault = f"the indices {indices.shape} and values {values.shape} must have one shape, of rank {t.rank}"
+    elif any(n > m for i, (n, m) in enumerate(zip(values.shape, t.shape)) if i != axis):
+        fault = f"the values {values.shape} exceed the shape {t.shape} elsewhere than on axis {axis}"
+    elif not indices.dtype.is_int:
+        fault = f"indices of {indices.dtype.name} are no integers"
+    elif t.dtype is not values.dtype:
+        fault = f"the dtypes {t.dtype.name} and {values.dtype.name} differ"
+    return _build.emit(graph, "scatter", (t, indices, values), t.shape, t.dtype, {"axis": axis}, fault=fault)
+
+
 def scatter_reduce(
     data: Tensor,
     indices: Tensor,
@@ -91,25 +159,59 @@ def scatter_reduce(
     Raises:
         ValueError: If the reduction is unknown, or neither `initial_values` nor `axis_size` is given.
     """
+    return _scatter_reduce("scatter_reduce", data, indices, reduction, initial_values, axis, axis_size, 1)
+
+
+def grouped_scatter_reduce(
+    data: Tensor,
+    indices: Tensor,
+    reduction: str,
+    initial_values: Optional[Tensor] = None,
+    axis: int = 0,
+    axis_size: Optional[int] = None,
+    group_size: int = 1,
+    enable_index_broadcast: bool = True,
+    available_memory_proportion: Optional[float] = None,
+) -> Tensor:
+    """`scatter_reduce` in each of several groups, which axis 0 of all operands counts.
+
+    Args:
+        group_size: The number of groups; 1 means `scatter_reduce`.
+        data, ..., available_memory_proportion: As in `scatter_reduce`.
+    """
+    groups = _build.as_int("grouped_scatter_reduce", "group_size", group_size)
+    kind = "scatter_reduce" if groups == 1 else "grouped_scatter_reduce"
+    return _scatter_reduce(kind, data, indices, reduction, initial_values, axis, axis_size, groups)
+
+
+def _scatter_reduce(
+    kind: str,
+    data: Tensor,
+    indices: Tensor,
+    reduction: str,
+    initial_values: Optional[Tensor],
+    axis: int,
+    axis_size: Optional[int],
+    groups: int,
+) -> Tensor:
     operands = {"data": data, "indices": indices}
     if initial_values is not None:
         operands["initial_values"] = initial_values
-    graph = _build.checked("scatter_reduce", **operands)
-    if reduction not in ("sum", "max", "min", "none"):
-        raise ValueError(
-            f'scatter_reduce: the reduction must be "sum", "max", "min" or "none", not {reduction!r}.'
-        )
-    axis = _build.as_axis("scatter_reduce", "axis", axis, data)
+    graph = _build.checked(kind, **operands)
+    if reduction not in REDUCTIONS:
+        raise ValueError(f'{kind}: the reduction must be "sum", "max", "min" or "none", not {reduction!r}.')
+    axis = _build.as_axis(kind, "axis", axis, data)
     lead, tail = data.shape[:axis], data.shape[axis + 1 :]
     if initial_values is not None:
         shape, dtype = initial_values.shape, initial_values.dtype
     elif axis_size is not None:
-        shape, dtype = lead + (_build.as_int("scatter_reduce", "axis_size", axis_size),) + tail, data.dtype
+        shape, dtype = lead + (_build.as_int(kind, "axis_size", axis_size),) + tail, data.dtype
     else:
-        raise ValueError("scatter_reduce: give initial_values or axis_size.")
+        raise ValueError(f"{kind}: give initial_values or axis_size.")
     fault = None
-    vector = (1,) * axis + data.shape[axis : axis + 1] + (1,) * len(tail)
-    if indices.shape not in (data.shape, vector, data.shape[axis : axis + 1]):
+    own = 0 if groups == 1 else 1  # the axis of the groups
+    vector = data.shape[:own] + (1,) * (axis - own) + data.shape[axis : axis + 1] + (1,) * len(tail)
+    if indices.shape not in (data.shape, vector, data.shape[:own] + data.shape[axis : axis + 1]):
         fault = f"indices of shape {indices.shape} do not fit data of shape {data.shape} along axis {axis}"
     if not indices.dtype.is_int:
         fault = f"indices of {indices.dtype.name} are no integers"
@@ -117,9 +219,13 @@ def scatter_reduce(
         fault = f"the dtypes {data.dtype.name} and {dtype.name} differ"
     if len(shape) != len(data.shape) or shape[:axis] + shape[axis + 1 :] != lead + tail:
         fault = f"initial values of shape {shape} do not fit data of shape {data.shape} along axis {axis}"
+    if own and (axis == 0 or data.shape[0] != groups):
+        fault = f"axis 0 of {data.shape} must be that of the {groups} groups, and another one reduced"
     attrs = {"reduction": reduction, "axis": axis}
+    if own:
+        attrs["group_size"] = groups
     inputs = tuple(operands.values())
-    return _build.emit(graph, "scatter_reduce", inputs, shape, dtype, attrs, "scatterreduce_out", fault=fault)
+    return _build.emit(graph, kind, inputs, shape, dtype, attrs, "scatterreduce_out", fault=fault)
 
 
 def onehot(t: Tensor, num_classes: Tensor, values: Tensor, axis: int) -> Tensor:

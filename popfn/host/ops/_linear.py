@@ -21,8 +21,8 @@ def matmul(
         lhs, rhs: The operands, of one dtype.
         available_memory_proportion: Has no effect on the host.
         output_type: The dtype of the result, by default that of `lhs`.
-        partials_type: float16 or float32, the dtype of intermediate sums on the device; the host's are
-            float32.
+        partials_type: float16 or float32, the dtype of intermediate sums; by default that of the session
+            option `partialsTypeMatMuls`, else float32.
 
     Raises:
         TypeError: If an operand is no Tensor, or a type no popxl dtype.
@@ -45,20 +45,22 @@ def matmul(
     for t in (lhs, rhs):
         if t.dtype in (dtypes.float8_143, dtypes.float8_152):
             raise popart_exception(f"matmul: operands of {t.dtype.name} need a scale.")
-    shape = _product_shape(lhs.shape, rhs.shape)
+    shape = product_shape("matmul", lhs.shape, rhs.shape)
     dtype = output_type or lhs.dtype
     fault = None
     if lhs.dtype is not rhs.dtype:
         fault = f"the dtypes {lhs.dtype.name} and {rhs.dtype.name} differ"
     elif lhs.dtype.is_floating_point and not dtype.is_floating_point:
         fault = f"the product of {lhs.dtype.name} tensors cannot be {dtype.name}"
-    return _build.emit(graph, "matmul", (lhs, rhs), shape, dtype, fault=fault)
+    attrs = {"partials_type": partials_type}
+    return _build.emit(graph, "matmul", (lhs, rhs), shape, dtype, attrs, fault=fault)
 
 
-def _product_shape(lhs: Shape, rhs: Shape) -> Shape:
+def product_shape(op: str, lhs: Shape, rhs: Shape) -> Shape:
+    """Return the shape of a matrix product, or raise popart_exception."""
     if not lhs or not rhs:
-        raise popart_exception(f"matmul: the shapes are {lhs} and {rhs}: an operand is a scalar.")
+        raise popart_exception(f"{op}: the shapes are {lhs} and {rhs}: an operand is a scalar.")
     rows, columns = lhs[-2:-1], rhs[-1:] if len(rhs) > 1 else ()
     if lhs[-1] != rhs[-2 if len(rhs) > 1 else -1]:
-        raise popart_exception(f"matmul: the shapes {lhs} and {rhs} do not fit: the inner axes differ.")
-    return _build.broadcast("matmul", lhs[:-2], rhs[:-2]) + rows + columns
+        raise popart_exception(f"{op}: the shapes {lhs} and {rhs} do not fit: the inner axes differ.")
+    return _build.broadcast(op, lhs[:-2], rhs[:-2]) + rows + columns

@@ -7,7 +7,7 @@ another graph, popart_exception for an axis that is out of range.
 """
 
 import warnings
-from typing import Iterable, Optional, Tuple, Union
+from typing import Iterable, List, Optional, Tuple, Union
 
 from popfn.host import dtypes
 from popfn.host.errors import popart_exception
@@ -23,14 +23,17 @@ def _reduced(shape: Shape, axes: Tuple[int, ...], keepdims: bool) -> Shape:
     return tuple([n for i, n in enumerate(shape) if i not in axes])
 
 
+def _as_axes(kind: str, t: Tensor, axis: Axes) -> Tuple[int, ...]:
+    if axis is None:
+        return tuple(range(len(t.shape)))
+    if hasattr(axis, "__iter__"):
+        return tuple(sorted({_build.as_axis(kind, "axis", a, t) for a in axis}))
+    return (_build.as_axis(kind, "axis", axis, t),)
+
+
 def _reduce(kind: str, t: Tensor, axis: Axes, keepdims: bool, needs_elements: bool = False) -> Tensor:
     graph = _build.checked(kind, t=t)
-    if axis is None:
-        axes: Tuple[int, ...] = tuple(range(len(t.shape)))
-    elif hasattr(axis, "__iter__"):
-        axes = tuple(sorted({_build.as_axis(kind, "axis", a, t) for a in axis}))
-    else:
-        axes = (_build.as_axis(kind, "axis", axis, t),)
+    axes = _as_axes(kind, t, axis)
     fault = None
     if needs_elements and 0 in [t.shape[a] for a in axes]:
         fault = f"there is no element to choose in the shape {t.shape}"
@@ -88,6 +91,57 @@ def logsum(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def logsumexp(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the logarithm of the sum of the exponentials, without overflow."""
     return _reduce("logsumexp", t, axis, keepdims)
+
+
+def median(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the median: of an even number of elements the smaller one of the middle two."""
+    graph = _build.checked("median", t=t)
+    axes = _as_axes("median", t, axis)
+    shape = _reduced(t.shape, axes, keepdims)
+    fault = None
+    if 0 in t.shape:
+        fault = f"there is no element to choose in the shape {t.shape}"
+    results = (("median_out", shape, t.dtype, ()), ("median_indices", shape, dtypes.int32, ()))
+    attrs = {"axes": axes, "keepdims": bool(keepdims)}
+    return graph._add_op("median", (t,), results, attrs, fault).outputs[0]
+
+
+def lamb_square(t: Tensor) -> Tensor:
+    """Return the sum of the squares as a float32 scalar."""
+    graph = _build.checked("lamb_square", t=t)
+    fault = None if t.dtype.is_floating_point else f"a tensor of {t.dtype.name} is no float"
+    return _build.emit(graph, "lamb_square", (t,), (), dtypes.float32, fault=fault)
+
+
+def check_increment(levels: Iterable[float]) -> None:
+    """ValueError unless each level is larger than the one before."""
+    levels = list(levels)
+    if any(not low < high for low, high in zip(levels, levels[1:])):
+        raise ValueError(f"histogram: the levels must increase, unlike {levels}.")
+
+
+def histogram(t: Tensor, levels: List[float], absolute_of_input: bool) -> Tensor:
+    """Count the elements below the first level, between each level and the next, and from the last one on.
+
+    Args:
+        t: Floats.
+        levels: Numbers that increase; an element that equals one belongs to the bin above.
+        absolute_of_input: Whether to count the absolute values.
+
+    Returns:
+        `len(levels) + 1` counts, as uint32.
+
+    Raises:
+        ValueError: If the levels do not increase.
+        popart_exception: If `t` is neither float16 nor float32.
+    """
+    graph = _build.checked("histogram", t=t)
+    bounds = tuple([_build.as_float("histogram", "a level", level) for level in levels])
+    check_increment(bounds)
+    if t.dtype not in (dtypes.float16, dtypes.float32):
+        raise popart_exception(f"histogram: {t!r} must be float16 or float32.")
+    attrs = {"levels": bounds, "absolute_of_input": bool(absolute_of_input)}
+    return _build.emit(graph, "histogram", (t,), (len(bounds) + 1,), dtypes.uint32, attrs)
 
 
 def _arg(kind: str, t: Tensor, dim: Optional[int], keepdim: Optional[bool]) -> Tensor:

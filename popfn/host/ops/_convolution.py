@@ -1,0 +1,307 @@
+"""Convolutions. The samples are of the shape (samples, channels, ...): any number of spatial axes may follow.
+
+Errors: TypeError for an operand that is no Tensor or a parameter of the wrong type, ValueError for a tensor of
+another graph or an unknown `pad_type`, popart_exception for shapes that do not fit, and for 8-bit floats where
+there is no scale.
+"""
+
+from typing import Any, Dict, Iterable, Literal, Optional, Tuple, get_args
+
+from popfn.host import dtypes
+from popfn.host.errors import popart_exception
+from popfn.host.ops import _build
+from popfn.host.ops._float8 import FLOAT8, check_operands, check_scale
+from popfn.host.tensor import Shape, Tensor
+
+PadType = Literal["not_set", "same_upper", "same_lower", "valid"]
+PAD_TYPES = get_args(PadType)
+
+
+def conv(
+    t: Tensor,
+    weight: Tensor,
+    stride: Tuple[int, ...] = (1, 1),
+    padding: Tuple[int, ...] = (0, 0, 0, 0),
+    dilation: Tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    pad_type: PadType = "not_set",
+    available_memory_proportions: Optional[Iterable[float]] = None,
+    partials_types: Optional[Iterable[str]] = None,
+    enable_conv_dithering: Optional[Iterable[int]] = None,
+) -> Tensor:
+    """Correlate samples with kernels (the kernels are not flipped).
+
+    Args:
+        t: The samples.
+        weight: The kernels, of the shape (output channels, channels / groups, ...).
+        stride: The steps along the spatial axes.
+        padding: The zeros before the spatial axes, then those behind them.
+        dilation: The distances of a kernel's elements.
+        groups: The number of groups of channels that are independent of each other.
+        pad_type: "not_set" for `padding`; "valid" for none; "same_upper" or "same_lower" for as many zeros as
+            let the output be ceil(input / stride), an odd one at the end or at the beginning.
+        available_memory_proportions, partials_types, enable_conv_dithering: Have no effect on the host.
+
+    Example:
+        >>> import popfn.host as popxl
+        >>> ir = popxl.Ir()
+        >>> x, w = popxl.TensorSpec((2, 3, 8, 8), popxl.float32), popxl.TensorSpec((4, 3, 3, 3), popxl.float32)
+        >>> ir.create_graph(popxl.ops.conv, x, w).outputs[0].shape
+        (2, 4, 6, 6)
+    """
+    graph = _build.checked("conv", t=t, weight=weight)
+    _check_options("conv", available_memory_proportions, partials_types, enable_conv_dithering)
+    _refuse_float8("conv", t, weight)
+    attrs, shape, fault = _conv("conv", t, weight, stride, padding, dilation, groups, pad_type)
+    fault = fault or _dtype_fault(t, weight)
+    return _build.emit(graph, "conv", (t, weight), shape, t.dtype, attrs, fault=fault)
+
+
+def conv_pow2scaled(
+    t: Tensor,
+    weight: Tensor,
+    log2_scale: Tensor,
+    stride: Tuple[int, ...] = (1, 1),
+    padding: Tuple[int, ...] = (0, 0, 0, 0),
+    dilation: Tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    pad_type: PadType = "not_set",
+    available_memory_proportions: Optional[Iterable[float]] = None,
+    enable_conv_dithering: Optional[Iterable[int]] = None,
+) -> Tensor:
+    """`conv` of 8-bit floats, times 2**log2_scale, as float16.
+
+    Args:
+        t, weight: 8-bit floats, else TypeError; the formats may differ.
+        log2_scale: An int32 scalar.
+        stride, ..., enable_conv_dithering: As in `conv`.
+    """
+    kind = "conv_pow2scaled"
+    graph = _build.checked(kind, t=t, weight=weight)
+    _check_options(kind, available_memory_proportions, None, enable_conv_dithering)
+    _check_scaled(kind, t, weight, log2_scale)
+    attrs, shape, fault = _conv(kind, t, weight, stride, padding, dilation, groups, pad_type)
+    inputs = (t, weight, log2_scale)
+    return _build.emit(graph, kind, inputs, shape, dtypes.float16, attrs, "conv_out", fault=fault)
+
+
+def conv_transpose(
+    t: Tensor,
+    weight: Tensor,
+    stride: Tuple[int, ...] = (1, 1),
+    padding: Tuple[int, ...] = (0, 0, 0, 0),
+    dilation: Tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    pad_type: PadType = "not_set",
+    output_padding: Tuple[int, ...] = (),
+    output_shape: Tuple[int, ...] = (),
+    available_memory_proportions: Optional[Iterable[float]] = None,
+    partials_types: Optional[Iterable[str]] = None,
+    enable_conv_dithering: Optional[Iterable[int]] = None,
+) -> Tensor:
+    """Apply the transpose of a convolution to samples.
+
+    Args:
+        t: The samples.
+        weight: The kernels, of the shape (channels, output channels / groups, ...).
+        stride, padding, groups: Those of the convolution.
+        dilation: Must be 1 everywhere.
+        pad_type: Where the odd zero is cut off if `output_shape` is given.
+        output_padding: What is added to the output behind each spatial axis.
+        output_shape: The shape of the output, or its spatial part; it decides on the padding.
+        available_memory_proportions, partials_types, enable_conv_dithering: Have no effect on the host.
+    """
+    kind = "conv_transpose"
+    graph = _build.checked(kind, t=t, weight=weight)
+    _check_options(kind, available_memory_proportions, partials_types, enable_conv_dithering)
+    _refuse_float8(kind, t, weight)
+    attrs, shape, fault = _conv_transpose(
+        kind, t, weight, stride, padding, dilation, groups, pad_type, output_padding, output_shape
+    )
+    fault = fault or _dtype_fault(t, weight)
+    return _build.emit(
+        graph, kind, (t, weight), shape, t.dtype, attrs, "convtranspose_out", fault=fault
+    )
+
+
+def conv_transpose_pow2scaled(
+    t: Tensor,
+    weight: Tensor,
+    log2_scale: Tensor,
+    stride: Tuple[int, ...] = (1, 1),
+    padding: Tuple[int, ...] = (0, 0, 0, 0),
+    dilation: Tuple[int, ...] = (1, 1),
+    groups: int = 1,
+    pad_type: PadType = "not_set",
+    output_padding: Tuple[int, ...] = (),
+    output_shape: Tuple[int, ...] = (),
+    available_memory_proportions: Optional[Iterable[float]] = None,
+    enable_conv_dithering: Optional[Iterable[int]] = None,
+) -> Tensor:
+    """`conv_transpose` of 8-bit floats, times 2**log2_scale, as float16.
+
+    Args:
+        t, weight: 8-bit floats, else TypeError; the formats may differ.
+        log2_scale: An int32 scalar.
+        stride, ..., enable_conv_dithering: As in `conv_transpose`.
+    """
+    kind = "conv_transpose_pow2scaled"
+    graph = _build.checked(kind, t=t, weight=weight)
+    _check_options(kind, available_memory_proportions, None, enable_conv_dithering)
+    _check_scaled(kind, t, weight, log2_scale)
+    attrs, shape, fault = _conv_transpose(
+        kind, t, weight, stride, padding, dilation, groups, pad_type, output_padding, output_shape
+    )
+    inputs = (t, weight, log2_scale)
+    return _build.emit(graph, kind, inputs, shape, dtypes.float16, attrs, "convtranspose_out", fault=fault)
+
+
+# Checks
+
+
+def _check_options(op: str, memory: Any, partials: Any, dithering: Any) -> None:
+    names = ("available_memory_proportions", "partials_types", "enable_conv_dithering")
+    for name, value in zip(names, (memory, partials, dithering)):
+        if value is not None and (isinstance(value, str) or not hasattr(value, "__iter__")):
+            raise TypeError(f"{op}: {name} must be a list, not {value!r}.")
+
+
+def _refuse_float8(op: str, *ts: Tensor) -> None:
+    for t in ts:
+        if t.dtype in FLOAT8:
+            raise popart_exception(f"{op}: operands of {t.dtype.name} need a scale; see ops.{op}_pow2scaled.")
+
+
+def _check_scaled(op: str, t: Tensor, weight: Tensor, log2_scale: Tensor) -> None:
+    check_scale(op, log2_scale)
+    check_operands(op, t, weight, log2_scale)
+    if log2_scale.graph is not t.graph:
+        raise popart_exception(f"{op}: {log2_scale!r} does not belong to the current graph, {t.graph!r}.")
+
+
+def _dtype_fault(t: Tensor, weight: Tensor) -> Optional[str]:
+    if t.dtype is not weight.dtype or not t.dtype.is_floating_point:
+        return f"the dtypes {t.dtype.name} and {weight.dtype.name} must be one float dtype"
+    return None
+
+
+def _per_axis(op: str, name: str, values: Any, length: int, default: int) -> Tuple[int, ...]:
+    """One int for each axis. If all are the default, there may be fewer."""
+    ints = _build.as_ints(op, name, values)
+    if len(ints) < length and all(n == default for n in ints):
+        ints += (default,) * (length - len(ints))
+    if len(ints) != length:
+        raise popart_exception(f"{op}: {name} must have {length} entries, not {len(ints)}: {ints}.")
+    return ints
+
+
+def _checked_parameters(
+    op: str, t: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: Any, pad_type: Any
+) -> Tuple[Dict[str, Any], Optional[str]]:
+    if pad_type not in PAD_TYPES:
+        raise ValueError("{}: pad_type must be one of {}, not {!r}.".format(op, ", ".join(PAD_TYPES), pad_type))
+    spatial = len(t.shape) - 2
+    attrs: Dict[str, Any] = {
+        "stride": _per_axis(op, "stride", stride, spatial, 1),
+        "padding": _per_axis(op, "padding", padding, 2 * spatial, 0),
+        "dilation": _per_axis(op, "dilation", dilation, spatial, 1),
+        "groups": _build.as_int(op, "groups", groups),
+    }
+    if spatial < 1 or len(weight.shape) != len(t.shape):
+        raise popart_exception(
+            f"{op}: the shapes {t.shape} and {weight.shape} must be of one rank, 3 or more."
+        )
+    if attrs["groups"] < 1:
+        raise popart_exception(f"{op}: groups must be 1 or more, not {attrs['groups']}.")
+    fault = None
+    if any(n < 1 for n in attrs["stride"] + attrs["dilation"]):
+        fault = f"strides and dilations must be 1 or more: {attrs}"
+    return attrs, fault
+
+
+def _conv(
+    op: str, t: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: Any, pad_type: Any
+) -> Tuple[Dict[str, Any], Shape, Optional[str]]:
+    attrs, fault = _checked_parameters(op, t, weight, stride, padding, dilation, groups, pad_type)
+    if weight.shape[1] * attrs["groups"] != t.shape[1] or weight.shape[0] % attrs["groups"]:
+        raise popart_exception(
+            f"{op}: kernels of the shape {weight.shape} in {attrs['groups']} groups do not fit {t.shape}."
+        )
+    if fault:
+        return attrs, weight.shape, fault
+    spans = [d * (k - 1) + 1 for d, k in zip(attrs["dilation"], weight.shape[2:])]
+    attrs["padding"] = resolved_padding(t.shape[2:], spans, attrs["stride"], attrs["padding"], pad_type)
+    sizes = window_counts(t.shape[2:], spans, attrs["stride"], attrs["padding"])
+    if any(n < 1 for n in sizes):
+        raise popart_exception(f"{op}: kernels of the shape {weight.shape} do not fit into {t.shape}.")
+    return attrs, (t.shape[0], weight.shape[0]) + sizes, None
+
+
+def resolved_padding(
+    sizes: Shape, spans: Iterable[int], stride: Tuple[int, ...], padding: Tuple[int, ...], pad_type: str
+) -> Tuple[int, ...]:
+    """Return the padding that `pad_type` means: that before the axes, then that behind them."""
+    if pad_type == "valid":
+        return (0,) * len(padding)
+    if pad_type == "not_set":
+        return padding
+    totals = [max(0, (-(-n // s) - 1) * s + span - n) for n, s, span in zip(sizes, stride, spans)]
+    return split_padding(totals, pad_type)
+
+
+def split_padding(totals: Iterable[int], pad_type: str) -> Tuple[int, ...]:
+    """Divide paddings between the beginning and the end; "same_upper" puts the odd one at the end."""
+    smaller = tuple([n // 2 for n in totals])
+    larger = tuple([n - n // 2 for n in totals])
+    return smaller + larger if pad_type == "same_upper" else larger + smaller
+
+
+def window_counts(
+    sizes: Shape, spans: Iterable[int], stride: Tuple[int, ...], padding: Tuple[int, ...], ceil: bool = False
+) -> Shape:
+    """Return how many steps a window makes along each axis."""
+    spatial = len(sizes)
+    room = [
+        n + before + behind - span
+        for n, before, behind, span in zip(sizes, padding[:spatial], padding[spatial:], spans)
+    ]
+    return tuple([(-(-n // s) if ceil else n // s) + 1 for n, s in zip(room, stride)])
+
+
+def _conv_transpose(
+    op: str,
+    t: Tensor,
+    weight: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    pad_type: Any,
+    output_padding: Any,
+    output_shape: Any,
+) -> Tuple[Dict[str, Any], Shape, Optional[str]]:
+    attrs, fault = _checked_parameters(op, t, weight, stride, padding, dilation, groups, pad_type)
+    spatial = len(t.shape) - 2
+    if any(n != 1 for n in attrs["dilation"]):
+        raise popart_exception(f"{op}: the dilation must be 1, not {attrs['dilation']}.")
+    if weight.shape[0] != t.shape[1]:
+        raise popart_exception(f"{op}: kernels of the shape {weight.shape} do not fit {t.shape}.")
+    if t.shape[1] % attrs["groups"]:
+        fault = f"the {t.shape[1]} channels cannot be divided into {attrs['groups']} groups"
+    behind = _build.as_ints(op, "output_padding", output_padding) or (0,) * spatial
+    wanted = _build.as_ints(op, "output_shape", output_shape)[-spatial:]
+    if len(behind) != spatial or wanted and len(wanted) != spatial:
+        raise popart_exception(
+            f"{op}: output_padding {behind} and output_shape {wanted} need {spatial} entries each."
+        )
+    full = [s * (n - 1) + k for n, k, s in zip(t.shape[2:], weight.shape[2:], attrs["stride"])]
+    if wanted:
+        missing = [w - n for n, w in zip(full, wanted)]
+        behind = tuple([max(0, n) for n in missing])
+        attrs["padding"] = split_padding([max(0, -n) for n in missing], pad_type)
+    attrs["output_padding"] = behind
+    pads = attrs["padding"]
+    sizes = tuple([n - pads[i] - pads[i + spatial] + behind[i] for i, n in enumerate(full)])
+    if any(n < 1 for n in sizes):
+        raise popart_exception(f"{op}: the padding {pads} leaves nothing of the spatial shape {tuple(full)}.")
+    return attrs, (t.shape[0], weight.shape[1] * attrs["groups"]) + sizes, fault
