@@ -142,6 +142,10 @@ row(P.Remainder(), np.array([5.5, -5.5, 5.5, -5.5, 6, 1e10], np.float32), np.arr
     kind="edge")
 row(P.FloorDivide(), np.array([5.5, -5.5, 5.5, -5.5, 6, 0.7], np.float32), np.array([2, 2, -2, -2, 3, 0.1], np.float32),
     kind="edge")
+row(P.FloorDivide(), *(np.array(v, np.float32) for v in (  # quotients that round across an integer, or just beside it
+    [136867.890625, 224191.453125, -272578.46875, 556313.5, -742147.375, -962420.375, 233868.0],
+    [0.535564661026001, 0.10717272758483887, 2.196354866027832, 2.5792083740234375, 7.243288516998291, 0.2406013011932373,
+     0.06749521195888519])), kind="edge")
 for f in (P.Eq(), P.Ne(), P.Lt(), P.Le(), P.Gt(), P.Ge()):
     row(f, *grid(PAIRS, "f32"))
     row(f, *grid([0, 1, -1, 100], "i32"))
@@ -253,7 +257,9 @@ for f in (P.Sum, P.Prod):
     row(f((0,)), "f16[0,2]")
 values(P.Sum((0,)), [60000, 60000, -60000, -59000], "f16")
 values(P.Sum((0,)), [2048] + [1] * 8, "f16")
+values(P.Sum((0,)), [[2048, 60000], *[[1, 1]] * 8, [0, 6000], [0, -6000]], "f16")  # by rows, where NumPy adds in float16
 values(P.Prod((0,)), [300, 300, 0.01], "f16")
+values(P.Prod((0,)), [[300, 1], [300, 2], [0.01, 3]], "f16")
 values(P.Prod((0, 1)), [[0, 2, 3], [4, 5, 6]], "f32")
 row(P.Prod((0,)), "f32[7] 0.5:2")
 row(P.Argmax(0), "f32[4]")
@@ -290,6 +296,8 @@ row(P.DotGeneral((1,), (1,), (0,), (0,)), "u8[2,3]", "u8[2,3]")
 row(P.DotGeneral((), ()), "~f32[]", "~f32[]")
 row(P.DotGeneral((1,), (0,)), np.array([[inf, 1], [nan, 2]], np.float32), np.array([[1, 1], [2, 0]], np.float32),
     kind="values")
+row(P.DotGeneral((0,), (0,)), np.array([200, 200, -200, 1], np.float16), np.array([200, 200, 200, 1], np.float16))
+row(P.DotGeneral((1,), (0,)), np.array([[2048] + [1] * 8] * 2, np.float16), np.ones((9, 2), np.float16))
 row(P.DotGeneral((0,), (0,)), np.full(4, 300, np.float16), np.full(4, 300, np.float16), kind="edge")
 INDICES = np.array([[0, -1, 2], [5, -9, 1]], np.int32)  # negative, out of range on both sides
 row(P.Take(0), "f32[4]", np.array([0, 3, 3, 1], np.int32))

@@ -243,8 +243,8 @@ def axes_of(pool: Pool, a: Aval, least: int = 0) -> Tuple[int, ...]:
 
 
 # ---------------------------------------------------------------------------- the kinds of steps
-FLOAT_UNARY = [P.Exp(), P.Expm1(), P.Log(), P.Log1p(), P.Sqrt(), P.Rsqrt(), P.Sin(), P.Cos(), P.Tanh(), P.Erf(),
-               P.Relu(), P.Gelu(), P.Floor(), P.Ceil()]
+FLOAT_UNARY = [P.Tanh(), P.Sin(), P.Cos(), P.Erf(), P.Gelu(), P.Relu(), P.Exp(), P.Expm1(), P.Log(), P.Log1p(),
+               P.Sqrt(), P.Rsqrt(), P.Floor(), P.Ceil()]
 NUMBER_UNARY = [P.Abs(), P.Sign(), P.Neg(), P.StopGradient(), *map(P.IntegerPow, (0, 1, 2, 3))]
 NUMBER_BINARY = [P.Add(), P.Sub(), P.Mul(), P.Maximum(), P.Minimum(), P.FloorDivide(), P.Remainder()]
 FLOAT_BINARY = [P.Div(), P.Pow(), P.SafeMul()]

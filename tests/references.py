@@ -54,11 +54,10 @@ def nearest_float8(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def assert_within(got: np.ndarray, want: np.ndarray, bound: Any, what: str = "") -> None:
     """NaN and infinities in the same places, and all else within `bound`, which broadcasts."""
-    got, want = widened(got), widened(want)
+    got, want = widened(got).astype(np.float64), widened(want).astype(np.float64)
     assert got.shape == want.shape, f"{what} has shape {got.shape}, expected {want.shape}"
     with np.errstate(all="ignore"):
-        distance = np.abs(got.astype(np.float64) - want)
-        bad = ~((got == want) | (np.isnan(distance) & np.isnan(want)) | (distance <= bound))
+        bad = ~((got == want) | (np.isnan(got) & np.isnan(want)) | (np.abs(got - want) <= bound))
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         raise AssertionError(

@@ -201,6 +201,7 @@ def test_no_identity_changes_a_value(run):
     same(run(lambda x: x * 0, x), f32(nan, nan, nan, -0.0, 0.0, 0.0))
     same(run(lambda x: x + 0, x), f32(nan, inf, -inf, 0.0, 0.0, 2.0))
     same(run(lambda x: x - x, x), f32(nan, nan, nan, 0.0, 0.0, 0.0))
+    same(run(lambda x: pnp.stack([x * 0.0, x * -0.0])[:, 5], x), f32(0.0, -0.0))
     same(run(lambda x: x * 1, x), x)
     same(run(lambda x: pnp.negative(-x), x), x)
     same(run(lambda x: 0 - x, x), f32(nan, -inf, inf, 0.0, 0.0, -2.0))
@@ -303,6 +304,7 @@ def test_powers(gradient):
     same(gradient(lambda x: (x ** 0.0).sum(), x), f32(0, 0, 0))
     same(gradient(lambda x: pnp.pow(x, f32(0)).sum(), x), f32(0, 0, 0))
     same(gradient(lambda y: pnp.pow(f32(0), y).sum(), f32(2, 1, 0.5)), f32(0, 0, 0))
+    same(gradient(lambda x: pnp.pow(x, f32(0.5, 1, 2, 0)).sum(), f32(0, 0, 0, -2)), f32(inf, 1, 0, 0))
     same(gradient(lambda x: (x ** 2).sum(), x), f32(0, -2, 4))
     same(gradient(lambda x: (x ** 1).sum(), x), f32(1, 1, 1))
 

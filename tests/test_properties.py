@@ -3,8 +3,10 @@ from typing import Any, List, Sequence, Tuple
 
 import jax
 import numpy as np
+import pytest
 import translation
-from hypothesis import given, settings
+from cases import P
+from hypothesis import Phase, given, settings
 from programs import Program, lowered, programs, tolerance
 from references import Stopped, assert_within, evaluate, widened
 
@@ -115,11 +117,13 @@ def test_forward_equals_reverse_equals_differences(program):
     ends = [evaluate(loss, [x + h * step[i] if i in step else x for i, x in enumerate(at)], watch=stopped.replay())[0]
             for h in (1e-6, -1e-6)]
     difference = (ends[0] - ends[1]) / 2e-6
-    assert_within(along, difference, 1e-4 * (1 + np.abs(difference)), "against differences")
+    halves = any(v.aval.dtype == np.float16 for eqn in loss.eqns for v in eqn.outputs)
+    close = 2e-3 if halves else 1e-5  # the constants in a slope are rounded to its dtype
+    assert_within(along, difference, close * (1 + np.abs(difference)), "against differences")
 
 
-@examples(40)
-@given(programs(most=25))
+@examples(30)
+@given(programs(most=20))
 def test_values_and_gradients_equal_jax(program):
     loss, grad, _ = gradient(program)
     xs = list(map(jax.numpy.asarray, program.inputs))
@@ -146,3 +150,41 @@ def test_jit_of_grad_and_grad_of_jit(program):
     inside = pf.jit(pf.value_and_grad(program.loss, program.floats))
     assert_close(grad, [*program.inputs, ONE], ("jit(grad)", arrays(inside(*program.inputs))),
                  ("grad(jit)", arrays(outside(*program.inputs))))
+
+
+# ---------------------------------------------------------------------------- the tests find what they are for
+def a_little_off(rule: Any) -> Any:
+    """A derivative that is a little off."""
+    return lambda self, *args: tuple(s if s is None else 1.01 if not callable(s) else lambda s=s: s() * 1.01
+                                     for s in rule(self, *args))
+
+
+def swapped(rule: Any) -> Any:
+    """The cotangents of two operands in each other's place where they are of one type."""
+    def transpose(self: Any, ct: Any, x: Any, y: Any) -> Any:
+        a, b = rule(self, ct, x, y)
+        return (a, b) if a is None or b is None or a.aval is not b.aval else (b, a)
+    return transpose
+
+
+def without_negative_indices(rule: Any) -> Any:
+    return lambda self, x, i: rule(self, x, np.maximum(i, 0))
+
+
+PLANTED = [
+    (P.Sin, "slopes", a_little_off, test_forward_equals_reverse_equals_differences),
+    (P.Tanh, "slopes", a_little_off, test_values_and_gradients_equal_jax),
+    (P.Reverse, "transpose", lambda rule: lambda self, ct, x: (ct,), test_forward_equals_reverse_equals_differences),
+    (P.Sub, "transpose", swapped, test_forward_equals_reverse_equals_differences),
+    (P.Take, "eval", without_negative_indices, test_eager_traced_jitted_and_exact_values_agree),
+    (P.Maximum, "lower", lambda rule: P.Minimum.lower, test_lowered_programs_and_gradients_equal_eval),
+    (P.Select, "lower", lambda rule: lambda self, px, c, x, y: rule(self, px, c, y, x),
+     test_jit_of_grad_and_grad_of_jit)]
+
+
+@pytest.mark.parametrize("primitive, rule, fault, test", PLANTED, ids=lambda v: getattr(v, "__name__", None))
+def test_a_planted_fault_is_found(monkeypatch, primitive, rule, fault, test):
+    monkeypatch.setattr(primitive, rule, fault(getattr(primitive, rule)))
+    search = settings(max_examples=400, database=None, phases=[Phase.generate], print_blob=False)
+    with pytest.raises(AssertionError):
+        search(given(programs())(test.hypothesis.inner_test))()

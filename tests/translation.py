@@ -12,6 +12,8 @@ from jax import lax
 
 from popfn.trace.jaxpr import Jaxpr, Literal
 
+# Hundreds of small kernels are compiled and run once each.
+jax.config.update("jax_disable_most_optimizations", True)
 HIGHEST = lax.Precision.HIGHEST
 
 
