@@ -45,7 +45,7 @@ class Entry:
         """The leaves of the results: recorded as one call inside a trace, computed otherwise."""
         self.calls += 1
         if current_trace() is not None:
-            return bind(Call(self.jaxpr), [*self.traced.captures, *leaves])  # type: ignore[no-any-return]
+            return bind(Call(self.jaxpr), [*self.traced.captures, *leaves])
         if self.run is None:
             self.run = compile_flat(self.jaxpr, self.names)
         outs = self.run([data(x, a) for x, a in zip(leaves, self.jaxpr.in_avals)])
@@ -61,7 +61,7 @@ def data(x: Any, aval: Aval) -> np.ndarray:
                                     "way out: pf.make_jaxpr and pf.lower take avals", at=user_source(3)))
     if type(x) is np.ndarray and x.dtype == aval.dtype:
         return x
-    return scalar_array(x, aval.dtype) if aval.weak else Array(x).value  # type: ignore[no-any-return]
+    return scalar_array(x, aval.dtype) if aval.weak else Array(x).value
 
 
 @decorator
@@ -119,7 +119,8 @@ def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str]) 
             i = next(i for i, (a, b) in enumerate(zip(old.structures, new.structures)) if a != b)
             return [f"argument {i} has structure {new.structures[i]}, before {old.structures[i]}"] * (len(names) + 1)
         return [f"{name} is {b}, before {a}" for name, a, b in zip(names, old.avals, new.avals) if a is not b]
-    return "; ".join(dict.fromkeys(min((differences(old) for old in cache), key=len)))
+    fewest = min([differences(old) for old in cache], key=lambda d: len(d))
+    return "; ".join(dict.fromkeys(fewest))
 
 
 def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None, target: str = "auto",

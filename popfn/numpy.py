@@ -527,7 +527,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequence[int]]] = 2) -> Array:
-    """Sum of products over pairs of axes: the last n of x1 and the first n of x2, or those listed; logical for bools."""
+    """Sum of products over pairs of axes: the last n of x1, the first n of x2, or those listed; logical for bools."""
     x, y = (asarray(v) for v in pair(x1, x2))
     if x.dtype == bool_:
         return not_equal(tensordot(convert_to(x, int32), convert_to(y, int32), axes=axes), 0)

@@ -14,8 +14,9 @@ _ops: Any = None
 _UFUNCS = {
     "add": "add", "subtract": "subtract", "multiply": "multiply", "true_divide": "divide", "divide": "divide",
     "floor_divide": "floor_divide", "remainder": "remainder", "power": "pow", "matmul": "matmul",
-    "divmod": "divmod_", "bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor", "equal": "equal", "not_equal": "not_equal",
-    "less": "less", "less_equal": "less_equal", "greater": "greater", "greater_equal": "greater_equal",
+    "divmod": "divmod_", "bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor",
+    "equal": "equal", "not_equal": "not_equal", "less": "less", "less_equal": "less_equal",
+    "greater": "greater", "greater_equal": "greater_equal",
 }
 
 

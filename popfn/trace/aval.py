@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Tuple, Union
 import ml_dtypes
 import numpy as np
 
-from .errors import DtypeError, NarrowingError, ShapeError, message, user_source
+from .errors import DtypeError, NarrowingError, ShapeError
 
 DType = np.dtype
 Shape = Tuple[int, ...]

@@ -98,7 +98,7 @@ def replay(trace: Trace, jaxpr: Jaxpr, args: Sequence[Any], apply: Callable[[Eqn
                 env.update(zip(eqn.outputs, out))
             else:
                 env[eqn.outputs[0]] = out
-    return [trace.array_of(trace.atom(env.get(a, a))) for a in jaxpr.outputs]
+    return [trace.array_of(trace.atom(env[a] if isinstance(a, Var) else a)) for a in jaxpr.outputs]
 
 
 def frozen(x: Any) -> Any:

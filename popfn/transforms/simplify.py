@@ -16,8 +16,9 @@ from .replay import checked
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
     """An equal program without dead and repeated equations, in its sub-programs too; remembered.
 
-    An equation of literals becomes the literal that it evaluates to, and a reshape of a reshape one reshape. Nothing is reassociated and no identity such as x * 0 = 0 or x + 0 = x is used: every NaN, infinity and sign of zero
-    stays what it was.
+    An equation of literals becomes the literal that it evaluates to, and a reshape of a reshape one reshape. Nothing
+    is reassociated and no identity such as x * 0 = 0 or x + 0 = x is used: every NaN, infinity and sign of zero stays
+    what it was.
     """
     def make() -> Jaxpr:
         return checked(without_dead_code(with_shared_subexpressions(jaxpr)))

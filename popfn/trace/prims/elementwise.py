@@ -117,7 +117,7 @@ class Expm1(Elementwise):
 
     @staticmethod
     def lower_float32(px: Any, x: Any) -> Any:
-        """(u - 1) x / log(u) with u = exp(x): the rounding of u cancels (Kahan; Higham, Accuracy and Stability, 1.14)."""
+        """(u - 1) x / log(u), u = exp(x): the rounding of u cancels (Kahan; Higham, Accuracy and Stability 1.14)."""
         ops, one = px.ops, px.constant(1.0, px.float32)
         u = ops.exp(x)
         less_one = ops.sub(u, one)
