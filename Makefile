@@ -11,7 +11,7 @@ VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(VERSION))
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready-$(VERSION)
 
-# Tests and benchmarks run side by side or against a clock: one thread each.
+# Small matrices, and tests that run side by side: one thread each is fastest.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: help digits test test-long test-sdk-python lint bench venv clean
@@ -28,7 +28,7 @@ help:
 	echo "make clean            remove what these commands made"
 
 digits: $(READY)-examples
-	$(RUN) examples/digits.py $(ARGS)
+	$(ONE_THREAD) $(RUN) examples/digits.py $(ARGS)
 
 test: $(READY)-test
 	echo "pytest on Python $(VERSION)"

@@ -49,6 +49,8 @@ class Entry:
         if self.run is None:
             self.run = compile_flat(self.jaxpr, self.names)
         outs = self.run([data(x, a) for x, a in zip(leaves, self.jaxpr.in_avals)])
+        for y in outs:
+            y.flags.writeable = False
         return [Array.wrap(y, a) for y, a in zip(outs, self.jaxpr.out_avals)]
 
 
@@ -90,7 +92,8 @@ def jit(f: Function) -> Function:
         entry = cache.get(signature)
         if entry is None:
             names = tracing.leaf_names(f, args, kwargs)
-            entry = Entry(tracing.trace(f, args, kwargs), names, reason(cache, signature, names))
+            why = reason(cache, signature, names, tracing.argument_names(f, args, kwargs))
+            entry = Entry(tracing.trace(f, args, kwargs), names, why)
             if not entry.traced.captures:  # what closes over tracers is good for this trace only
                 cache[signature] = entry
         return entry.traced.outputs(entry.results(leaves))
@@ -106,7 +109,7 @@ def jit(f: Function) -> Function:
     return wrapper
 
 
-def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str]) -> str:
+def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str], arguments: Sequence[str]) -> str:
     """Why a signature is not in the cache: where it differs from the most similar one that is."""
     if not cache:
         return "the first call"
@@ -117,7 +120,9 @@ def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str]) 
                     f"before with {old.positional} and {list(old.keywords)}"] * (len(names) + 2)
         if old.structures != new.structures:
             i = next(i for i, (a, b) in enumerate(zip(old.structures, new.structures)) if a != b)
-            return [f"argument {i} has structure {new.structures[i]}, before {old.structures[i]}"] * (len(names) + 1)
+            before, now = (tree.unflatten(s, range(s.num_leaves)) for s in (old.structures[i], new.structures[i]))
+            return [f"argument {arguments[i]} has another structure: "
+                    + tree.first_difference(before, now, "the old", "the new", arguments[i])] * (len(names) + 1)
         return [f"{name} is {b}, before {a}" for name, a, b in zip(names, old.avals, new.avals) if a is not b]
     fewest = min([differences(old) for old in cache], key=lambda d: len(d))
     return "; ".join(dict.fromkeys(fewest))

@@ -8,22 +8,31 @@ import numpy as np
 from . import numpy as pnp
 from .trace import prims
 from .trace.array import Array
-from .trace.aval import int32
-from .trace.errors import message, user_source
+from .trace.aval import broadcast_shapes, int32
+from .trace.errors import PopfnError, RangeError, ShapeError, message, user_source
+from .trace.tracer import aval_of
 
 
 def index(x: Array, key: Any) -> Array:
-    """x[key]. Raises IndexError where NumPy does, and for masks, whose result would have no static shape."""
-    items = normalized(x, key if isinstance(key, tuple) else (key,))
+    """x[key]. Raises RangeError, an IndexError, where NumPy does, and for masks, which give no static shape."""
+    key = key if isinstance(key, tuple) else (key,)
+    items = normalized(x, key)
     new = [i for i, item in enumerate(items) if item is None]
     if new:  # a new axis is an axis of size 1 that is read whole
         rest = iter(x.shape)
         x = prims.reshape(x, tuple(1 if item is None else next(rest) for item in items))
         items = [slice(None) if item is None else item for item in items]
     if any(is_array(item) for item in items):
-        return by_arrays(x, items)
+        return by_arrays(x, items, apart(key))
     ints = tuple(i for i, item in enumerate(items) if not isinstance(item, slice))
     return prims.squeeze(sliced(x, items), ints)
+
+
+def apart(key: Tuple[Any, ...]) -> bool:
+    """Whether something, be it an `...` for no axis, stands between ints and index arrays in a key."""
+    kinds = [is_array(item) or isinstance(item, (int, np.integer, list, range)) for item in key]
+    first, last = kinds.index(True), len(kinds) - kinds[::-1].index(True)
+    return not all(kinds[first:last])
 
 
 def is_array(item: Any) -> bool:
@@ -38,17 +47,17 @@ def normalized(x: Array, key: Tuple[Any, ...]) -> List[Any]:
         if isinstance(item, (list, range)):
             item = np.asarray(item, None if len(item) else np.int32)
         if isinstance(item, (bool, np.bool_)) or is_array(item) and item.dtype.kind == "b":
-            raise IndexError(message("a mask cannot index: the result's shape would depend on its values",
+            raise RangeError(message("a mask cannot index: the result's shape would depend on its values",
                                      "way out: pnp.where(mask, x, 0) keeps the shape", at=user_source(2)))
         if not (item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)) or is_array(item)):
-            raise IndexError(message(f"an index is an int, a slice, `...`, None or an integer array, got {item!r}",
+            raise RangeError(message(f"an index is an int, a slice, `...`, None or an integer array, got {item!r}",
                                      at=user_source(2)))
         items.append(item)
     if sum(item is Ellipsis for item in items) > 1:
-        raise IndexError(message("an index holds one `...` at most", at=user_source(2)))
+        raise RangeError(message("an index holds one `...` at most", at=user_source(2)))
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > x.ndim:
-        raise IndexError(message(f"{used} indices for {x.aval}, which has {x.ndim} axes", at=user_source(2)))
+        raise RangeError(message(f"{used} indices for {x.aval}, which has {x.ndim} axes", at=user_source(2)))
     if not any(item is Ellipsis for item in items):
         items.append(Ellipsis)
     at = next(i for i, item in enumerate(items) if item is Ellipsis)
@@ -60,13 +69,26 @@ def normalized(x: Array, key: Tuple[Any, ...]) -> List[Any]:
         if isinstance(item, (int, np.integer)):
             n = x.shape[axis]
             if not -n <= item < n:
-                raise IndexError(message(f"index {int(item)} is out of range for axis {axis} of {x.aval}",
+                raise RangeError(message(f"index {int(item)} is out of range for axis {axis} of {x.aval}",
                                          at=user_source(2)))
             items[i] = int(item) % n
+        elif isinstance(item, slice):
+            check_slice(item)
         elif is_array(item):
             pnp.checked_indices(item, x.shape[axis], axis)
         axis += 1
     return items
+
+
+def check_slice(item: slice) -> None:
+    """Raise RangeError for bounds that are no integers, and for a step of 0."""
+    try:
+        item.indices(1)
+    except PopfnError:
+        raise
+    except (TypeError, ValueError) as e:
+        raise RangeError(message(f"a slice has integer bounds and a step that is not 0, got {item}: {e}",
+                                 at=user_source(2))) from None
 
 
 def sliced(x: Array, items: List[Any]) -> Array:
@@ -87,21 +109,26 @@ def sliced(x: Array, items: List[Any]) -> Array:
     return prims.reverse(x, tuple(reversed_axes))
 
 
-def by_arrays(x: Array, items: List[Any]) -> Array:
+def by_arrays(x: Array, items: List[Any], separate: bool) -> Array:
     """x read by index arrays, among which ints count as scalars: their axes become those of the broadcast indices.
 
-    These come where the first index array stands if all are next to each other, else in front, as in NumPy.
+    These come where the first index array stands, or in front if the indices are separate, as in NumPy.
     """
     axes = [i for i, item in enumerate(items) if not isinstance(item, slice)]
     x = sliced(x, [item if isinstance(item, slice) else slice(None) for item in items])
     if len(axes) == 1:
         return prims.take(x, items[axes[0]], axes[0])
-    place = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+    place = 0 if separate else axes[0]
     sizes = [x.shape[a] for a in axes]
     rest = [i for i in range(x.ndim) if i not in axes]
     x = prims.transpose(x, (*rest[:place], *axes, *rest[place:]))
     shape = x.shape
     flat = prims.reshape(x, (*shape[:place], int(np.prod(sizes)), *shape[place + len(axes):]))
+    try:
+        broadcast_shapes(*(np.shape(items[a]) for a in axes))
+    except ShapeError:
+        types = ", ".join(str(aval_of(items[a])) for a in axes)
+        raise RangeError(message(f"index arrays do not broadcast: {types}", at=user_source(2))) from None
     where: Any = None
     for item, n in zip((items[a] for a in axes), sizes):
         i = pnp.astype(pnp.asarray(item), int32)

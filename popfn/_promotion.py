@@ -7,7 +7,7 @@ import numpy as np
 
 from .trace import prims
 from .trace.array import Array
-from .trace.aval import SHORT, Aval, Shape, as_numpy, bool_, float32, promote_types
+from .trace.aval import SHORT, Aval, Shape, as_numpy, bool_, canonical_dtype, float32, promote_types
 from .trace.errors import DtypeError, ShapeError, located, message, user_source
 from .trace.jaxpr import Literal
 from .trace.tracer import aval_of, literal
@@ -79,9 +79,25 @@ def in_float32(f: Callable[[Array], Array], x: Any) -> Array:
 
 
 # ---------------------------------------------------------------------------- shapes and axes
+def as_dtype(dtype: Any) -> np.dtype:
+    """`canonical_dtype`, whose error names the user's line."""
+    try:
+        return canonical_dtype(dtype)
+    except DtypeError as e:
+        raise located(e) from None
+
+
+def holds_arrays(x: Any) -> bool:
+    """Whether there are Arrays in a nested list."""
+    return any(holds_arrays(part) if isinstance(part, (list, tuple)) else isinstance(part, Array) for part in x)
+
+
 def as_shape(shape: Any) -> Shape:
-    """A shape, given as one or as a single size."""
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    """A shape, given as one or as a single size. Raises ShapeError for what is no integer."""
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape) if hasattr(shape, "__iter__") else ("",)
+    if not all(isinstance(n, (int, np.integer)) for n in sizes):
+        raise ShapeError(message(f"a shape is a tuple of integers, got {shape!r}", at=user_source(3)))
+    return tuple(int(n) for n in sizes)
 
 
 def as_sizes(shape: Any) -> Shape:

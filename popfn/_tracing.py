@@ -133,7 +133,7 @@ def trace(f: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any], fo
     with Trace(name, lambda: leaf_names(f, args, kwargs), follow) as t:
         tracers = t.add_inputs(avals)
         if follow:
-            t.values = {v.variable: (x if isinstance(x, Array) else Array(x)).known("a transform")
+            t.values = {v.variable: (x if isinstance(x, Array) else Array(x)).followed()
                         for v, x in zip(tracers, leaves)}
         traced_args, traced_kwargs = unflatten_arguments(tracers, structures, len(args), list(kwargs))
         bindings = None

@@ -12,6 +12,7 @@ from .trace.errors import (
     MissingRuleError as MissingRuleError,
     NarrowingError as NarrowingError,
     PopfnError as PopfnError,
+    RangeError as RangeError,
     ShapeError as ShapeError,
     TreeError as TreeError,
 )

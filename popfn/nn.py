@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import numpy as pnp
-from ._promotion import all_axes, in_float32
+from ._promotion import all_axes, in_float32, one_axis
 from .trace import prims
 from .trace.array import Array
 from .trace.aval import float32, int32
@@ -20,12 +20,6 @@ from .trace.tracer import aval_of
 def _float(x: Any) -> Array:
     x = pnp.asarray(x)
     return x if x.aval.is_float else pnp.astype(x, float32)
-
-
-def _axis(axis: int, x: Array, name: str) -> int:
-    if not -x.ndim <= axis < x.ndim:
-        raise ShapeError(message(f"{name}: axis {axis} is not an axis of {x.aval}", at=user_source(3)))
-    return axis % x.ndim
 
 
 def relu(x: Any) -> Array:
@@ -39,20 +33,19 @@ def gelu(x: Any) -> Array:
 
 
 def sigmoid(x: Any) -> Array:
-    """1 / (1 + exp(-x)), elementwise, as (1 + tanh(x / 2)) / 2, which cannot overflow."""
-    return pnp.tanh(_float(x) * 0.5) * 0.5 + 0.5
+    """1 / (1 + exp(-x)), elementwise. float16 is computed in float32."""
+    return in_float32(lambda x: pnp.reciprocal(1.0 + pnp.exp(-x)), x)
 
 
 def silu(x: Any) -> Array:
     """x sigmoid(x), elementwise; also called swish."""
-    x = _float(x)
-    return x * sigmoid(x)
+    return in_float32(lambda x: x * sigmoid(x), x)
 
 
 def softmax(x: Any, axis: int = -1) -> Array:
     """exp(x) over its sum along an axis. NaN where every element is -inf."""
     x = _float(x)
-    return prims.softmax(x, _axis(axis, x, "softmax"))
+    return prims.softmax(x, one_axis(axis, x.ndim, "softmax"))
 
 
 def logsumexp(x: Any, axis: pnp.Axis = None, *, keepdims: bool = False) -> Array:
@@ -67,7 +60,7 @@ def logsumexp(x: Any, axis: pnp.Axis = None, *, keepdims: bool = False) -> Array
 
 def log_softmax(x: Any, axis: int = -1) -> Array:
     """log(softmax(x)) along an axis, without overflow. float16 is computed in float32."""
-    return in_float32(lambda x: x - logsumexp(x, _axis(axis, x, "log_softmax"), keepdims=True), x)
+    return in_float32(lambda x: x - logsumexp(x, one_axis(axis, x.ndim, "log_softmax"), keepdims=True), x)
 
 
 def one_hot(labels: Any, classes: int, *, dtype: Any = float32) -> Array:
@@ -85,8 +78,10 @@ def one_hot(labels: Any, classes: int, *, dtype: Any = float32) -> Array:
 def cross_entropy(logits: Any, labels: Any) -> Array:
     """The mean over all labels of -log(softmax(logits)) at the label: a scalar in the logits' dtype.
 
-    `logits` have shape (..., classes), `labels` are integers of shape (...) in [0, classes). float16 is computed in
-    float32. Raises ShapeError and DtypeError if the two do not go together.
+    `logits` have shape (..., classes), `labels` are integers of shape (...) in [-classes, classes), negative ones
+    counted from the end; traced labels that are out of range mean the nearest class. float16 is computed in float32.
+    Raises ShapeError and DtypeError if the two do not go together or are empty, RangeError (an IndexError) for known
+    labels that are out of range.
 
     >>> import numpy as np
     >>> cross_entropy(np.zeros((2, 4), np.float32), np.array([0, 3]))
@@ -97,7 +92,14 @@ def cross_entropy(logits: Any, labels: Any) -> Array:
     if not logits.ndim or aval.shape != logits.shape[:-1]:
         raise ShapeError(message(f"cross_entropy: labels are of the logits' shape without its last axis, got "
                                  f"{aval} for {logits.aval}", at=user_source(2)))
-    chosen = one_hot(labels, logits.shape[-1], dtype=bool)
+    if not logits.size:
+        raise ShapeError(message(f"cross_entropy: there is no mean of no labels, got {logits.aval}",
+                                 "way out: leave empty batches out", at=user_source(2)))
+    if aval.dtype.kind not in "iu":
+        raise DtypeError(message(f"cross_entropy takes integer labels, got {aval}", at=user_source(2)))
+    n = logits.shape[-1]
+    labels = pnp.astype(pnp.checked_indices(labels, n, logits.ndim - 1), int32)
+    chosen = one_hot(pnp.clip(pnp.where(labels < 0, labels + n, labels), 0, n - 1), n, dtype=bool)
 
     def f(x: Array) -> Array:
         picked = pnp.sum(pnp.where(chosen, x, 0.0), -1)

@@ -21,10 +21,12 @@ from ._promotion import (
     Axis,
     all_axes,
     as_array,
+    as_dtype,
     as_shape,
     as_sizes,
     convert_to,
     floats,
+    holds_arrays,
     in_float32,
     one_axis,
     pair,
@@ -32,8 +34,8 @@ from ._promotion import (
 )
 from .trace import prims
 from .trace.array import Array
-from .trace.aval import Shape, as_numpy, bool_, canonical_dtype, float32, int32, uint32
-from .trace.errors import DtypeError, ShapeError, located, message, user_source
+from .trace.aval import Aval, Shape, as_numpy, bool_, broadcast_shapes, float32, int32, uint32
+from .trace.errors import DtypeError, RangeError, ShapeError, message, user_source
 from .trace.tracer import Tracer, aval_of, literal
 
 e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
@@ -122,7 +124,7 @@ def positive(x: Any, /) -> Array:
 
 def abs(x: Any, /) -> Array:
     """|x|; its derivative at 0 is 0."""
-    return x if aval_of(x).dtype.kind in "ub" else prims.abs_(x)
+    return asarray(x) if aval_of(x).dtype.kind in "ub" else prims.abs_(x)
 
 
 def sign(x: Any, /) -> Array:
@@ -161,13 +163,14 @@ erf = _unary_float(prims.erf, "The error function, 2 / sqrt(pi) times the integr
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
-    """x cut off at the bounds, which broadcast with it; the derivative is 0 at and beyond a bound."""
-    if min is not None:
-        x, bound = pair(x, min)
-        x = prims.select(prims.le(x, bound), bound, x)
-    if max is not None:
-        x, bound = pair(x, max)
-        x = prims.select(prims.ge(x, bound), bound, x)
+    """x cut off at the bounds, which broadcast with it; the derivative is 0 at a bound and beyond. NaN if a bound is."""
+    for bound, beyond in ((min, prims.le), (max, prims.ge)):
+        if bound is not None:
+            x, b = pair(x, bound)
+            cut = beyond(x, b)
+            if aval_of(b).is_float and not (type(bound) in PYTHON and bound == bound):
+                cut = prims.or_(cut, prims.ne(b, b))
+            x = prims.select(cut, b, x)
     return asarray(x)
 
 
@@ -207,22 +210,21 @@ def asarray(x: Any, /, dtype: Any = None) -> Array:
     """An Array of data, a number or a nested list; an Array is returned as it is."""
     if isinstance(x, Array):
         return x if dtype is None else astype(x, dtype)
+    if isinstance(x, (list, tuple)) and holds_arrays(x):
+        stacked = stack([asarray(part) for part in x])
+        return stacked if dtype is None else astype(stacked, dtype)
     return as_array(x) if dtype is None else Array(x, dtype)
 
 
 def astype(x: Any, dtype: Any, /) -> Array:
     """The values in another dtype; floats are cut off toward zero on their way to integers."""
-    x = asarray(x)
-    try:
-        d = canonical_dtype(dtype)
-    except DtypeError as e:
-        raise located(e) from None
+    x, d = asarray(x), as_dtype(dtype)
     return x if x.dtype == d and not x.aval.weak else prims.convert(x, d)
 
 
 def full(shape: Union[int, Shape], fill_value: Any, *, dtype: Any = None) -> Array:
     """An array of one value, in the value's own dtype by default."""
-    dtype = aval_of(fill_value).dtype if dtype is None else canonical_dtype(dtype)
+    dtype = aval_of(fill_value).dtype if dtype is None else as_dtype(dtype)
     value = convert_to(fill_value, dtype) if type(fill_value) in PYTHON else astype(fill_value, dtype)
     shape = as_sizes(shape)
     return prims.broadcast_to(value, shape) if shape else asarray(value)
@@ -260,8 +262,13 @@ def arange(start: int, /, stop: Optional[int] = None, step: int = 1, *, dtype: A
     if not builtins.all(type(n) is int for n in (start, stop, step)):
         raise DtypeError(message(f"arange takes Python integers, got {start!r}, {stop!r}, {step!r}",
                                  "way out: pnp.arange(n) * step + start", at=user_source(2)))
-    d = canonical_dtype(dtype)
-    line = prims.iota(d, (len(range(start, stop, step)),), 0)
+    d = as_dtype(dtype)
+    if not step or d == bool_:
+        raise DtypeError(message(f"arange: a step of {step} in {d.name} does not count", at=user_source(2)))
+    numbers = range(start, stop, step)
+    for n in (*numbers[:1], *numbers[-1:]):
+        literal(n, Aval((), d))  # refuses what does not fit
+    line = prims.iota(d, (len(numbers),), 0)
     return asarray(add(multiply(line, step) if step != 1 else line, start) if start or step != 1 else line)
 
 
@@ -355,9 +362,13 @@ def flip(x: Any, /, *, axis: Axis = None) -> Array:
 def pad(x: Any, pad_width: Any, *, constant_values: Any = 0) -> Array:
     """x with `pad_width` = (before, after) copies of a scalar around it; one pair for all axes or one pair for each."""
     x = asarray(x)
-    widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
+    try:
+        widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
+    except ValueError:
+        widths = np.array(np.nan)
     if widths.dtype.kind not in "iu" or (widths < 0).any():
-        raise ShapeError(message(f"pad: widths are integers of 0 or more, got {pad_width}", at=user_source(2)))
+        raise ShapeError(message(f"pad: widths are pairs of integers of 0 or more, one for all axes or one for each of "
+                                 f"the {x.ndim}, got {pad_width}", at=user_source(2)))
     low, high = (tuple(int(n) for n in widths[:, i]) for i in (0, 1))
     return prims.pad(x, convert_to(constant_values, x.dtype), low, high, (0,) * x.ndim)
 
@@ -365,8 +376,8 @@ def pad(x: Any, pad_width: Any, *, constant_values: Any = 0) -> Array:
 def take(x: Any, indices: Any, /, *, axis: Optional[int] = None) -> Array:
     """x[..., indices, ...] along an axis, of the flat array by default.
 
-    Negative indices count from the end; traced ones that are out of range read the nearest element. Raises IndexError
-    for indices out of range that are known while tracing.
+    Negative indices count from the end; traced ones that are out of range read the nearest element. Raises
+    RangeError (an IndexError) for indices out of range that are known while tracing.
     """
     x = asarray(x)
     if axis is None:
@@ -376,7 +387,7 @@ def take(x: Any, indices: Any, /, *, axis: Optional[int] = None) -> Array:
 
 
 def checked_indices(indices: Any, size: int, axis: int) -> Any:
-    """Indices as integers, in range if they are known. Raises IndexError and DtypeError."""
+    """Indices as integers, in range if they are known. Raises RangeError (an IndexError) and DtypeError."""
     aval = aval_of(indices)
     if aval.dtype.kind not in "iu":
         raise DtypeError(message(f"an index is an integer, got {aval}", "way out: a mask chooses with pnp.where"
@@ -385,7 +396,7 @@ def checked_indices(indices: Any, size: int, axis: int) -> Any:
         data = indices.value if isinstance(indices, Array) else as_numpy(indices)
         bad = data[(data < -size) | (data >= size)]
         if bad.size:
-            raise IndexError(message(f"index {int(bad.flat[0])} is out of range for axis {axis} of size {size}",
+            raise RangeError(message(f"index {int(bad.flat[0])} is out of range for axis {axis} of size {size}",
                                      at=user_source(2)))
     return indices
 
@@ -514,7 +525,11 @@ def matmul(x1: Any, x2: Any, /) -> Array:
         return prims.dot_general(y, x, (y.ndim - 2,), (0,))
     lead = x.shape[:-2]
     if lead != y.shape[:-2]:
-        common = np.broadcast_shapes(lead, y.shape[:-2])
+        try:
+            common = broadcast_shapes(lead, y.shape[:-2])
+        except ShapeError:
+            raise ShapeError(message(f"matmul: {a} @ {b} do not go together: the leading axes do not broadcast",
+                                     at=user_source(2))) from None
         x, y = broadcast_to(x, common + x.shape[-2:]), broadcast_to(y, common + y.shape[-2:])
         lead = common
     batch = tuple(range(len(lead)))
@@ -531,7 +546,11 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequ
     x, y = (asarray(v) for v in pair(x1, x2))
     if x.dtype == bool_:
         return not_equal(tensordot(convert_to(x, int32), convert_to(y, int32), axes=axes), 0)
-    if isinstance(axes, int):
+    if isinstance(axes, (int, np.integer)):
+        if not 0 <= axes <= builtins.min(x.ndim, y.ndim):
+            raise ShapeError(message(f"tensordot: axes={axes}, but the operands are {x.aval} and {y.aval}",
+                                     at=user_source(2)))
         axes = (range(x.ndim - axes, x.ndim), range(axes))
+    axes = tuple((group,) if isinstance(group, (int, np.integer)) else tuple(group) for group in axes)
     x_axes, y_axes = (tuple(one_axis(a, v.ndim, "tensordot") for a in group) for v, group in zip((x, y), axes))
     return prims.dot_general(x, y, x_axes, y_axes)

@@ -106,7 +106,7 @@ def test_explain_says_what_was_compiled_and_why():
         lines[0].endswith("): compiled for 4 signatures")
     assert lines[1] == "  1. called 2 times; the first call"
     assert lines[2] == "  2. called 1 time; p['w'] is f32[4], before f32[3]"
-    assert lines[3].startswith("  3. called 1 time; argument 0 has structure ")
+    assert lines[3] == "  3. called 1 time; argument p has another structure: only in the new: p['b']"
     assert "keywords ['x']" in lines[4]
     f.cache_clear()
     assert f.explain().endswith("compiled for 0 signatures")

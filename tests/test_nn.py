@@ -177,7 +177,7 @@ ERRORS: List[Tuple[Callable[[], Any], type, str]] = [
     (lambda: nn.cross_entropy(np.zeros((2, 3), np.float32), np.zeros(3, np.int32)), ShapeError,
      "labels are of the logits' shape without its last axis, got i32[3] for f32[2,3]"),
     (lambda: nn.cross_entropy(np.zeros((2, 3), np.float32), np.zeros(2, np.float32)), DtypeError,
-     "one_hot takes integer labels, got f32[2]")]
+     "cross_entropy takes integer labels, got f32[2]")]
 
 
 @pytest.mark.parametrize("n", range(len(ERRORS)))

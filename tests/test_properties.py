@@ -18,10 +18,10 @@ from popfn.transforms.simplify import simplify
 Bounds = Tuple[List[np.ndarray], List[Any]]
 
 
-def examples(n: int) -> Any:
-    """`n` examples in the usual run; as many more in a longer one as its profile asks for."""
+def examples(n: int, **options: Any) -> Any:
+    """`n` examples in the usual run, and in a longer one as many as its profile asks for."""
     most = settings.default.max_examples
-    return settings(max_examples=n if most <= 100 else most)
+    return settings(max_examples=n if most <= 100 else most, **options)
 
 
 def arrays(tree: Any) -> List[np.ndarray]:
@@ -122,7 +122,7 @@ def test_forward_equals_reverse_equals_differences(program):
     assert_within(along, difference, close * (1 + np.abs(difference)), "against differences")
 
 
-@examples(30)
+@examples(30, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # making an example smaller compiles for minutes
 @given(programs(most=20))
 def test_values_and_gradients_equal_jax(program):
     loss, grad, _ = gradient(program)

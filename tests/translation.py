@@ -22,7 +22,7 @@ def wide(f: Callable[..., Any]) -> Callable[..., Any]:
     def g(p: Any, *xs: Any) -> Any:
         if xs[0].dtype != jnp.float16:
             return f(p, *xs)
-        return f(p, *(x.astype(jnp.float32) for x in xs)).astype(jnp.float16)
+        return f(p, *(x.astype(jnp.float32) if x.dtype == jnp.float16 else x for x in xs)).astype(jnp.float16)
     return g
 
 

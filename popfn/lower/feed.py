@@ -15,6 +15,8 @@ def type_of(x: Any) -> str:
     """What a leaf is, for an error: `f32[3]`, `float64[3]`, `a list`."""
     if isinstance(x, Array):
         return str(x.aval.strong)
+    if isinstance(x, Aval):
+        return f"the aval {x}"
     if isinstance(x, np.ndarray):
         return f"{SHORT.get(x.dtype, x.dtype.name)}[{','.join(map(str, x.shape))}]"
     return f"the Python {type(x).__name__} {x!r}" if isinstance(x, (bool, int, float)) else f"a {type(x).__name__}"
@@ -27,7 +29,7 @@ def leaf_array(x: Any, aval: Aval, what: str) -> np.ndarray:
     converted. Raises InputError, or NarrowingError for a value that does not survive.
     """
     if isinstance(x, Array):
-        x = x.known(f"{what},")
+        x = x.known(f"a session's {what}")
     if type(x) in (bool, int, float):
         return scalar_leaf(x, aval, what)
     if isinstance(x, (list, tuple, dict, str)) or x is None or not hasattr(x, "__array__"):

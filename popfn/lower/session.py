@@ -1,6 +1,7 @@
 """Session: a lowered program on a device, in terms of the user's arguments."""
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Type
 
@@ -31,8 +32,8 @@ class Session:
 
     `state` holds the first values of the arguments that live on the device: the argument itself if there is one, a
     tuple of them if there are several. Inside `with session:` the session is attached to its device: the state is
-    copied there on entry and back on exit, unless an exception leaves the block. Blocks of one session nest; only the
-    outermost attaches.
+    copied there on entry and back on exit, also when an exception leaves the block: what was trained is not lost.
+    Blocks of one session nest; only the outermost attaches.
 
     Args:
         program: What `pf.lower` made.
@@ -51,6 +52,9 @@ class Session:
     """
 
     def __init__(self, program: Program, state: Any = None, device: Optional[str] = None) -> None:
+        if not isinstance(program, Program):
+            raise InputError(message(f"Session takes a program first, got {type(program).__name__}",
+                                     "way out: Session(pf.lower(f, ...), state=...)", at=user_source(2)))
         self.program = program
         device = program.target.device(device, program.name)
         arguments = [program.arguments[i] for i in program.state]
@@ -72,7 +76,7 @@ class Session:
         self._outputs = list(map(leaf, program.out_paths, program.out_avals, built.stores))
         self._state = [leaf(program.paths[i], avals[i], v) for i, v in zip(program.state_leaves, built.variables)]
         self._kept: Dict[str, np.ndarray] = {}  # leaves that the program neither reads nor changes
-        first = self._state_arrays(state, "Session: state=") if arguments else []
+        first = self._state_arrays(state, "Session(state=...)") if arguments else []
         results = {leaf.handle for leaf in self._outputs}
         self._nothing = [s for s in built.ir.get_all_d2h_streams() if s not in results]
         self._px = program.target.module.Session(built.ir, device)
@@ -257,6 +261,11 @@ class Session:
 
     def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
+        if kind is not None:
+            # PopXL's own Session leaves the state on the device then. If the device is what failed, there is nothing to
+            # copy, and the exception that is on its way says why.
+            with contextlib.suppress(Exception):
+                self._px.weights_to_host()
         self._px.__exit__(kind, value, traceback)
 
     def __repr__(self) -> str:

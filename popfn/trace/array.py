@@ -103,8 +103,12 @@ class Array:
         return self.aval.size
 
     # ------------------------------------------------------------------ leaving popfn
-    def known(self, what: str) -> np.ndarray:
-        """The value, or an error saying that `what` needs it."""
+    def known(self, what: str, branch: bool = False) -> np.ndarray:
+        """The value, or an error saying that `what` needs it; `branch` if Python only decides by it where to go on."""
+        return self.value
+
+    def followed(self) -> np.ndarray:
+        """The value, also where it is traced by a trace that follows its inputs' values."""
         return self.value
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
@@ -153,10 +157,10 @@ class Array:
                                     at=user_source(3)))
 
     def __bool__(self) -> bool:
-        return bool(self._scalar("bool(...), as in `if` or `and`,"))
+        return bool(self._scalar("bool(...), as in `if` or `and`,", branch=True))
 
     def __int__(self) -> int:
-        return int(self._scalar("int(...)"))
+        return int(self._scalar("int(...)", branch=True))
 
     def __float__(self) -> float:
         return float(self._scalar("float(...)"))
@@ -165,14 +169,14 @@ class Array:
         if self.dtype.kind not in "iu":
             raise TypeError(message("only an integer scalar can be an index", f"the array: {self.describe()}",
                                     at=user_source(2)))
-        return int(self._scalar("an index of a Python sequence, or range(...),"))
+        return int(self._scalar("an index of a Python sequence, or range(...),", branch=True))
 
-    def _scalar(self, what: str) -> Any:
+    def _scalar(self, what: str, branch: bool = False) -> Any:
         if self.size != 1:
             way = "way out: x.any() or x.all()" if what.startswith("bool") else None
             raise ShapeError(message(f"{what} takes one element, got {self.aval}", f"the array: {self.describe()}", way,
                                      at=user_source(3)))
-        return self.known(what).reshape(())[()]
+        return self.known(what, branch).reshape(())[()]
 
     def item(self) -> Any:
         """The only element as a Python number."""

@@ -198,6 +198,8 @@ def scalar_array(x: Union[bool, int, float], dtype: np.dtype) -> np.ndarray:
                 raise NarrowingError(f"Python integer {x} does not fit {dtype.name} ({info.min} to {info.max})")
         elif abs(x) > float(ml_dtypes.finfo(dtype).max):  # type: ignore[no-untyped-call]
             raise NarrowingError(f"Python integer {x} does not fit {dtype.name}")
+    elif type(x) is float and _KIND[dtype] == 1 and not np.iinfo(dtype).min <= x <= np.iinfo(dtype).max:
+        raise NarrowingError(f"Python float {x} does not fit {dtype.name}")
     if dtype != float16 and dtype not in FLOAT8:
         return np.asarray(x, dtype)
     with np.errstate(over="ignore"):
@@ -223,9 +225,19 @@ def narrow(x: np.ndarray) -> np.ndarray:
     return y
 
 
+def _data(x: Any) -> np.ndarray:
+    """np.asarray, which refuses ragged lists and what a mask would hide."""
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise DtypeError("a masked array has elements that are no numbers: fill them with x.filled(...)")
+    try:
+        return np.asarray(x)
+    except ValueError as e:
+        raise DtypeError(f"a value of type {type(x).__name__} is not an array: {e}") from None
+
+
 def as_numpy(x: Any) -> np.ndarray:
     """Data of any accepted form as a NumPy array of a supported dtype. Raises DtypeError and NarrowingError."""
-    y = x if type(x) is np.ndarray else np.asarray(x)
+    y = x if type(x) is np.ndarray else _data(x)
     if y.dtype in SHORT:
         return y
     if y.dtype in _NARROW:

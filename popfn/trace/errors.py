@@ -14,14 +14,18 @@ import sys
 from types import CodeType
 from typing import Any, Dict, Optional, Tuple
 
+import numpy as np
+
 #: A place in a program: a code object and the offset of an instruction in it. Cheap to take, formatted only when asked.
 Source = Tuple[CodeType, int]
 
-LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# A user's line lies outside popfn, and outside NumPy where NumPy calls an Array's methods.
+LIBRARY = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+           os.path.dirname(np.__file__) + os.sep, "<__array_function__")
 
 
 class _Files(Dict[str, bool]):
-    """Whether a file is popfn's own."""
+    """Whether a file is popfn's own, or NumPy's."""
 
     def __missing__(self, name: str) -> bool:
         inside = self[name] = name.startswith(LIBRARY)
@@ -44,6 +48,10 @@ class ShapeError(PopfnError, ValueError):
 
 class DtypeError(PopfnError, TypeError):
     """A dtype is not supported, or dtypes do not go together."""
+
+
+class RangeError(PopfnError, IndexError):
+    """An index is out of range, or is none."""
 
 
 class NarrowingError(PopfnError, OverflowError):
@@ -91,7 +99,7 @@ class DeviceError(PopfnError, RuntimeError):
 
 
 def user_source(depth: int = 1) -> Optional[Source]:
-    """The innermost place outside popfn's own files, `depth` frames up to begin with."""
+    """The innermost place outside popfn's and NumPy's files, `depth` frames up to begin with."""
     frame = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code

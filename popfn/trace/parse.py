@@ -29,6 +29,8 @@ def parse_jaxpr(text: str, constants: Optional[Sequence[Any]] = None) -> Jaxpr:
         b:f32[2] = exp a
       in (b,) }
     """
+    if not isinstance(text, str):
+        raise JaxprError(f"parse_jaxpr takes the text of a jaxpr, got {type(text).__name__}")
     parser = _Parser(text)
     jaxpr = parser.jaxpr(constants)
     if parser.peek()[0] != "end":

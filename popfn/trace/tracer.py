@@ -62,11 +62,21 @@ class Tracer(Array):
         raise LeakError(message("a traced value cannot be pickled", f"the value: {self.describe()}",
                                 at=user_source(2)))
 
-    def known(self, what: str) -> np.ndarray:
+    def followed(self) -> np.ndarray:
         if not self.trace.open:
             raise leak(self)
-        if self.trace.follow:
+        return self.trace.value_of(self.variable)
+
+    def known(self, what: str, branch: bool = False) -> np.ndarray:
+        if not self.trace.open:
+            raise leak(self)
+        if self.trace.follow and (branch or not self.aval.is_float):
             return self.trace.value_of(self.variable)
+        if self.trace.follow:
+            raise ConcretizationError(message(
+                f"{what} takes a value out of {self.trace.name} while that is differentiated: its derivative would "
+                "be lost", f"the array: {self.describe()}", "way out: stay with popfn.numpy functions; only `if`, "
+                "`while`, int(...) and indices follow a value that is differentiated", at=user_source(3)))
         depends = ", ".join(self.depends_on()) or "no argument"
         way = ("choose with pnp.where(condition, a, b), or let a Python value decide that the trace does not see"
                if what.startswith("bool") else
@@ -175,7 +185,7 @@ class Trace:
         for outer in self.captures:
             inner = self._captured[id(outer)].variable
             if inner not in known:
-                known[inner] = outer.known("a captured value")
+                known[inner] = outer.followed()
         known.update((v, c) for _, v, c in self._constants.values())
         missing: Set[Var] = set() if var in known else {var}
         todo: List[Eqn] = []

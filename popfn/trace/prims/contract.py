@@ -11,9 +11,9 @@ import numpy as np
 from ..aval import Aval
 from ..errors import DtypeError, ShapeError
 from ..primitive import Linear
-from ..tracer import bind
+from ..tracer import aval_of, bind
 from . import lowering
-from .kinds import Axes, Bilinear, check_dtype, interned
+from .kinds import Axes, Bilinear, check_axes, check_dtype, interned, reshape, safe_mul
 from .structural import transpose
 
 
@@ -39,6 +39,17 @@ def unpermuted(got: Any, axes: Axes) -> Any:
     return transpose(got, tuple(sorted(range(len(axes)), key=axes.__getitem__)))
 
 
+def outer(ct: Any, y: Any, batch: int, free: int, y_batch: Axes, y_contract: Axes) -> Any:
+    """ct times y where nothing is summed: axes batch, ct's free ones, y's contracted ones.
+
+    Not a DotGeneral, because here 0 * inf can be kept 0: the derivative of sqrt(x @ x) at 0.
+    """
+    ct_shape, y_shape = aval_of(ct).shape, aval_of(y).shape
+    y = transpose(y, y_batch + y_contract)
+    ct = reshape(ct, ct_shape + (1,) * len(y_contract))
+    return safe_mul(ct, reshape(y, pick(y_shape, y_batch) + (1,) * free + pick(y_shape, y_contract)))
+
+
 @dataclass(frozen=True)
 class DotGeneral(Bilinear):
     """Sum of products over pairs of contracted axes, for each index of the pairs of batch axes.
@@ -59,9 +70,11 @@ class DotGeneral(Bilinear):
         check_dtype("dot_general", x, "iuf")
         if x.dtype != y.dtype:
             raise DtypeError(f"dot_general: operands have one dtype, got {x} and {y}: convert one with astype")
+        check_axes("dot_general", self.x_contract + self.x_batch, x.ndim)
+        check_axes("dot_general", self.y_contract + self.y_batch, y.ndim)
         for kind, of_x, of_y in (("contracted", self.x_contract, self.y_contract),
                                  ("batch", self.x_batch, self.y_batch)):
-            if len(of_x) != len(of_y) or max(of_x, default=-1) >= x.ndim or max(of_y, default=-1) >= y.ndim:
+            if len(of_x) != len(of_y):
                 raise ShapeError(f"dot_general: {kind} axes {of_x} of {x} and {of_y} of {y} are not pairs of axes")
             if pick(x.shape, of_x) != pick(y.shape, of_y):
                 raise ShapeError(f"dot_general: {kind} axes differ in size: {x} over {of_x}, {y} over {of_y}")
@@ -87,8 +100,14 @@ class DotGeneral(Bilinear):
         b, m, n = len(self.x_batch), len(x_free), len(y_free)
         batch, of_x, of_y = (tuple(range(i, j)) for i, j in ((0, b), (b, b + m), (b + m, b + m + n)))
         if type(x) is Linear:
+            if not n:
+                got = outer(ct, y, b, m, self.y_batch, self.y_contract)
+                return unpermuted(got, self.x_batch + x_free + self.x_contract), None
             got = dot_general(ct, y, of_y, y_free, batch, self.y_batch)
             return unpermuted(got, self.x_batch + x_free + ascending(self.x_contract, self.y_contract)), None
+        if not m:
+            got = outer(ct, x, b, n, self.x_batch, self.x_contract)
+            return None, unpermuted(got, self.y_batch + y_free + self.y_contract)
         got = dot_general(x, ct, x_free, of_x, self.x_batch, batch)
         return None, unpermuted(got, self.y_batch + ascending(self.y_contract, self.x_contract) + y_free)
 

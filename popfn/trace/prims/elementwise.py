@@ -439,5 +439,6 @@ def convert(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
 def reciprocal(x: Any) -> Any:
     """1 / x; at once for a literal."""
     if type(x) is Literal:
-        return Literal(Div().eval(np.ones_like(x.value), x.value), x.aval)
+        with np.errstate(all="ignore"):
+            return Literal(Div().eval(np.ones_like(x.value), x.value), x.aval)
     return div(literal(1.0, aval_of(x)), x)

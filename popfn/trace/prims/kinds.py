@@ -196,7 +196,7 @@ def scale(slope: Union[int, float, Callable[[], Any]], t: Any) -> Any:
     if not callable(slope):
         return t if slope == 1 else neg(t) if slope == -1 else mul(t, literal(slope, t.aval))
     s = slope()
-    if type(s) is Literal and math.isfinite(s.value):
+    if type(s) is Literal and math.isfinite(s.value) and s.value != 0:
         return mul(t, s)
     return safe_mul(s, t)
 

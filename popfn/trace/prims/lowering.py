@@ -77,6 +77,9 @@ def ordered(px: Any, t: Any) -> Any:
 def clamped_index(px: Any, index: Any, size: int) -> Any:
     """Indices into an axis of `size`, negative ones counted from the end, the rest clamped into range; int32."""
     ops = px.ops
+    if str(index.dtype.name) == "uint32":  # what int32 cannot hold would turn negative
+        top = px.constant(size - 1, px.uint32)
+        index = ops.where(ops.greater(index, top), top, index)
     index = index if str(index.dtype.name) == "int32" else ops.cast(index, px.int32)
     zero, last = px.constant(0, px.int32), px.constant(size - 1, px.int32)
     index = ops.where(ops.greater(zero, index), ops.add(index, px.constant(size, px.int32)), index)

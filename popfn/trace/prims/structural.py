@@ -256,7 +256,7 @@ def instantiate(t: Any) -> Any:
 
 def transpose(x: Any, permutation: Axes) -> Any:
     """Transpose, left out where it would change nothing."""
-    return x if permutation == tuple(range(len(permutation))) else bind(interned(Transpose, permutation), (x,))
+    return x if permutation == tuple(range(aval_of(x).ndim)) else bind(interned(Transpose, permutation), (x,))
 
 
 def squeeze(x: Any, axes: Axes) -> Any:
