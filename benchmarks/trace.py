@@ -15,7 +15,7 @@ from typing import Any, Callable, List
 import jax
 import jax.numpy as jnp
 import numpy as np
-from compare import alternate, row
+from _compare import alternate, row
 
 import popfn as pf
 import popfn.numpy as pnp
