@@ -116,9 +116,11 @@ def transformer_data(layers: int, width: int = 256, batch: int = 4, length: int 
 
     def constant(value: float, n: int) -> np.ndarray:
         return np.full(n, value, np.float32)
-    params = [{**{n: normal(width, width) for n in "qkvo"}, "w1": normal(width, 4 * width),
-               "b1": constant(0, 4 * width), "w2": normal(4 * width, width), "b2": constant(0, width), "scale1": constant(1, width),
-               "shift1": constant(0, width), "scale2": constant(1, width), "shift2": constant(0, width)}
+    params = [{**{n: normal(width, width) for n in "qkvo"},
+               "w1": normal(width, 4 * width), "b1": constant(0, 4 * width),
+               "w2": normal(4 * width, width), "b2": constant(0, width),
+               "scale1": constant(1, width), "shift1": constant(0, width),
+               "scale2": constant(1, width), "shift2": constant(0, width)}
               for _ in range(layers)]
     x, y = (rng.normal(size=(batch, length, width)).astype(np.float32) for _ in range(2))
     return params, x, y
