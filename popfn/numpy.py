@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import Any, Callable, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -163,7 +163,7 @@ erf = _unary_float(prims.erf, "The error function, 2 / sqrt(pi) times the integr
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
-    """x cut off at the bounds, which broadcast with it; the derivative is 0 at a bound and beyond. NaN if a bound is."""
+    """x cut off at the bounds, which broadcast with it; the derivative there is 0. NaN where a bound is."""
     for bound, beyond in ((min, prims.le), (max, prims.ge)):
         if bound is not None:
             x, b = pair(x, bound)
@@ -551,6 +551,9 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequ
             raise ShapeError(message(f"tensordot: axes={axes}, but the operands are {x.aval} and {y.aval}",
                                      at=user_source(2)))
         axes = (range(x.ndim - axes, x.ndim), range(axes))
-    axes = tuple((group,) if isinstance(group, (int, np.integer)) else tuple(group) for group in axes)
-    x_axes, y_axes = (tuple(one_axis(a, v.ndim, "tensordot") for a in group) for v, group in zip((x, y), axes))
+    groups: List[Tuple[int, ...]] = []
+    for v, group in zip((x, y), axes):
+        some = (group,) if isinstance(group, (int, np.integer)) else tuple(group)
+        groups.append(tuple(one_axis(a, v.ndim, "tensordot") for a in some))
+    x_axes, y_axes = groups
     return prims.dot_general(x, y, x_axes, y_axes)

@@ -257,7 +257,7 @@ for f in (P.Sum, P.Prod):
     row(f((0,)), "f16[0,2]")
 values(P.Sum((0,)), [60000, 60000, -60000, -59000], "f16")
 values(P.Sum((0,)), [2048] + [1] * 8, "f16")
-values(P.Sum((0,)), [[2048, 60000], *[[1, 1]] * 8, [0, 6000], [0, -6000]], "f16")  # by rows, where NumPy adds in float16
+values(P.Sum((0,)), [[2048, 60000], *[[1, 1]] * 8, [0, 6000], [0, -6000]], "f16")  # NumPy adds rows in float16
 values(P.Prod((0,)), [300, 300, 0.01], "f16")
 values(P.Prod((0,)), [[300, 1], [300, 2], [0.01, 3]], "f16")
 values(P.Prod((0, 1)), [[0, 2, 3], [4, 5, 6]], "f32")

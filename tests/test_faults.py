@@ -34,7 +34,8 @@ REFUSED = [
     (lambda: pnp.asarray(X)[[0, 1], [0, 1, 2]], RangeError, "index arrays do not broadcast: i32[2], i32[3]"),
     (lambda: pnp.zeros(3, dtype=complex), DtypeError, "complex numbers have no form on the IPU"),
     (lambda: pnp.asarray(np.ma.masked_array([1.0, 2.0], [True, False])), DtypeError, "x.filled(...)"),
-    (lambda: pf.nn.cross_entropy(X[0], np.array([0, 1, 4])), RangeError, "index 4 is out of range for axis 1 of size 4"),
+    (lambda: pf.nn.cross_entropy(X[0], np.array([0, 1, 4])), RangeError,
+     "index 4 is out of range for axis 1 of size 4"),
     (lambda: pf.nn.cross_entropy(X[0], np.array([0, 1, -5])), RangeError, "index -5 is out of range"),
     (lambda: pf.nn.cross_entropy(X[0][:0], np.zeros(0, np.int32)), ShapeError, "there is no mean of no labels"),
     (lambda: pf.jvp(3, (1.0,), (1.0,)), ArgumentError, "jvp takes a function first, got int"),
@@ -74,10 +75,11 @@ class TestValues:
             np.testing.assert_array_equal(run(lambda x, lo=lo, hi=hi: pnp.clip(x, lo, hi))(x), np.clip(x, lo, hi))
 
     def test_zero_times_infinity_in_both_modes(self, run):
-        for f in (lambda x: pnp.sqrt(x @ x), lambda x: pnp.sqrt(pnp.sum(x * x)), lambda x: pnp.sqrt(pnp.tensordot(x, x, axes=1)),
-                  lambda x: pnp.sum(pnp.sqrt(x * 0.0)), lambda x: pnp.sum(pnp.sqrt(x / math.inf)), lambda x: pnp.std(x),
+        x = np.zeros(3, np.float32)
+        for f in (lambda x: pnp.sqrt(x @ x), lambda x: pnp.sqrt(pnp.sum(x * x)),
+                  lambda x: pnp.sqrt(pnp.tensordot(x, x, axes=1)), lambda x: pnp.sum(pnp.sqrt(x * 0.0)),
+                  lambda x: pnp.sum(pnp.sqrt(x / math.inf)), lambda x: pnp.std(x),
                   lambda x: pnp.sqrt(pnp.sum(pnp.vecdot(pnp.stack([x, x]), pnp.stack([x, x]))))):
-            x = np.zeros(3, np.float32)
             reverse = np.asarray(run(pf.grad(f))(x))
             forward = [run(lambda t, f=f: pf.jvp(f, (x,), (t,))[1])(t).item() for t in np.eye(3, dtype=np.float32)]
             np.testing.assert_array_equal(reverse, np.zeros(3))

@@ -255,7 +255,8 @@ def test_transpose_is_the_adjoint_of_the_jvp(case):
 
 
 LINEAR = {  # the sets of operands in which a primitive is linear, up to a constant
-    **{name: [(0,)] for name in ("neg", "div", "reshape", "broadcast", "transpose", "squeeze", "slice", "reverse", "sum",
+    **{name: [(0,)] for name in (
+        "neg", "div", "reshape", "broadcast", "transpose", "squeeze", "slice", "reverse", "sum",
                                  "take", "take_transpose", "convert")},
     **{name: [(0,), (1,)] for name in ("mul", "safe_mul", "dot_general")},
     **{name: [(0,), (1,), (0, 1)] for name in ("add", "sub", "pad", "concat")}, "select": [(1,), (2,), (1, 2)]}
