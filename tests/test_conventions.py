@@ -223,6 +223,7 @@ def test_argmax_ties(run):
     same(run(pnp.argmax, f32(1, nan, nan, 5)), np.int32(1))
     same(run(pnp.argmin, f32(1, nan, nan, -5)), np.int32(1))
     same(run(pnp.argmin, np.array([3, -128, -128], np.int8)), np.int32(1))
+    same(run(pnp.argmin, np.array([3, -(2 ** 31), 2 ** 31 - 1], np.int32)), np.int32(1))
     same(run(pnp.argmax, np.array([0, 255, 255], np.uint8)), np.int32(1))
 
 

@@ -11,6 +11,7 @@ from programs import Program, lowered, programs, tolerance
 from references import Stopped, assert_within, evaluate, widened
 
 import popfn as pf
+import popfn.numpy as pnp
 from popfn.trace.jaxpr import Jaxpr
 from popfn.transforms.differentiate import jvp_jaxpr, vjp_jaxpr
 from popfn.transforms.simplify import simplify
@@ -150,6 +151,15 @@ def test_jit_of_grad_and_grad_of_jit(program):
     inside = pf.jit(pf.value_and_grad(program.loss, program.floats))
     assert_close(grad, [*program.inputs, ONE], ("jit(grad)", arrays(inside(*program.inputs))),
                  ("grad(jit)", arrays(outside(*program.inputs))))
+
+
+def test_kernels_of_several_passes_over_a_transposed_value():
+    """Found by the above: the result was written over the operand that it was still read from."""
+    x = np.array([[0.3], [-0.4]], np.float32)
+    for f in (pf.nn.gelu, pf.nn.softmax, pf.nn.silu, pf.nn.sigmoid, pnp.expm1, pnp.log1p, pnp.erf):
+        for moved in (lambda y: y.T, lambda y: pnp.reshape(y, (1, 2)), lambda y: y[None]):
+            jaxpr = pf.make_jaxpr(lambda x, f=f, moved=moved: f(moved(pnp.sin(x))))(x)
+            assert_close(jaxpr, [x], ("lowered", lowered(jaxpr)(x)))
 
 
 # ---------------------------------------------------------------------------- the tests find what they are for

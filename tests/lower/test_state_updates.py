@@ -18,7 +18,8 @@ FLOATS = {
     "clip": lambda s, x: pnp.clip(s, -1, 1), "softmax": lambda s, x: pf.nn.softmax(s), "abs": lambda s, x: pnp.abs(s),
     "flip": lambda s, x: s[::-1], "roll": lambda s, x: pnp.concat([s[1:], s[:1]]), "constant": lambda s, x: s * 0 + 1,
     "take": lambda s, x: s[np.array([5, 4, 3, 2, 1, 0])], "zeros": lambda s, x: pnp.zeros(6), "self": lambda s, x: s,
-    "other": lambda s, x: x, "cumulative": lambda s, x: s + pnp.sum(s), "half": lambda s, x: s.astype("f16").astype("f32"),
+    "other": lambda s, x: x, "cumulative": lambda s, x: s + pnp.sum(s),
+    "half": lambda s, x: s.astype("f16").astype("f32"),
     "grad": lambda s, x: pf.grad(lambda v: pnp.sum(pnp.where(v > 0, v * x, pnp.exp(v))))(s),
 }
 

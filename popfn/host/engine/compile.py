@@ -10,10 +10,12 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Set
 
 import numpy as np
 
-from popfn.host.engine.plan import Facts, plan_graph
+from popfn.host.engine.batching import is_state
+from popfn.host.engine.plan import Facts, callees, plan_graph
 from popfn.host.engine.program import Pool, Program
+from popfn.host.engine.replicas import Expansion
 from popfn.host.engine.writer import Writer
-from popfn.host.tensor import Variable
+from popfn.host.tensor import Shard, Tensor
 
 
 class Executable:
@@ -23,31 +25,32 @@ class Executable:
         source: The generated Python.
     """
 
-    def __init__(self, source: str, main: Callable[..., None], storage: Dict[Variable, np.ndarray]) -> None:
+    def __init__(self, source: str, main: Callable[..., None], storage: Dict[Tensor, np.ndarray]) -> None:
         self.source = source
         self._main = main
         self._storage = storage
 
     def run(self, inputs: Mapping[Any, Sequence[np.ndarray]], outputs: Mapping[Any, Sequence[np.ndarray]]) -> None:
-        """Run the program once. If it raises, the variables are as they were.
+        """Run the program once. If it raises, the variables on the device are as they were.
 
-        Only an interrupt from the keyboard while the state is being written, at the end, may leave part of it new.
+        What it stored in remote memory before stays there, and an interrupt from the keyboard while the state is being
+        written, at the end, may leave part of that new.
 
         Args:
             inputs: For each stream that the program loads, the tensors in order: C-contiguous arrays of the stream's
-                shape and dtype.
+                shape and dtype, behind an axis for the replicas if there are several.
             outputs: For each stream that it stores to, the arrays to fill.
         """
         with np.errstate(all="ignore"):
             self._main(inputs, outputs)
 
-    def write(self, variable: Variable, array: np.ndarray) -> None:
-        """Set the value of a variable on the device."""
-        np.copyto(self._storage[variable], array)
+    def write(self, t: Tensor, array: np.ndarray) -> None:
+        """Set a variable or shard on the device: to one value for all replicas, or to a row for each."""
+        np.copyto(self._storage[t], array)
 
-    def read(self, variable: Variable) -> np.ndarray:
-        """Return a copy of the value of a variable on the device."""
-        return self._storage[variable].copy()
+    def read(self, t: Tensor) -> np.ndarray:
+        """Return a copy of a variable or shard on the device: the value on all replicas, or a row for each."""
+        return self._storage[t].copy()
 
 
 def compile_program(ir: Any) -> Executable:
@@ -61,32 +64,51 @@ def compile_program(ir: Any) -> Executable:
     gc.disable()  # nothing of what is made here is garbage before the end, and there are many small objects
     try:
         with np.errstate(all="ignore"):
-            return _compile(ir.main_graph)
+            return _compile(ir)
     finally:
         if is_collecting:
             gc.enable()
 
 
-def _compile(main_graph: Any) -> Executable:
+def _compile(ir: Any) -> Executable:
+    main_graph, states, program = ir.main_graph, {}, Program()
+    replicas = ir.instance_replication_factor
+    if ir.replication_factor != replicas:
+        raise NotImplementedError(
+            f"the engine 'numpy' runs all replicas in one process: this one has {replicas} of {ir.replication_factor}. "
+            "Set POPFN_ENGINE=xla for several processes."
+        )
+    if replicas > 1 or any("group" in op.attrs for graph in _callees_first(main_graph) for op in graph.ops):
+        expansion = Expansion(main_graph, replicas)
+        main_graph, states = expansion.main_graph, expansion.states
+        program = Program(replicas, frozenset(expansion.buffers))
     graphs = _callees_first(main_graph)
     depth = dict.fromkeys(graphs, 0)
     by_reference: Dict[Any, Set[int]] = {graph: set() for graph in graphs}
     for graph in reversed(graphs):
         for op in graph.ops:
-            if op.kind == "call":
-                called = op.attrs["graph"]
+            for called in callees(op):
                 depth[called] = max(depth[called], depth[graph] + 1)
-                by_reference[called].update(op.attrs["modified"])
+                by_reference[called].update(op.attrs.get("modified", ()))
     facts: Dict[Any, Facts] = {}
-    program = Program()
     pools: Dict[int, Pool] = {}
     for graph in graphs:
         plan = plan_graph(graph, by_reference[graph], facts)
         facts[graph] = plan.facts
         Writer(program, pools.setdefault(depth[graph], Pool(program)), plan, facts).write()
-    storage = {variable: program.variable(variable).array for variable in main_graph.variables}
+    storage = {t: _storage(program, t, states) for t in ir.main_graph.tensors if is_state(t)}
     source, main = program.finish()
     return Executable(source, main, storage)
+
+
+def _storage(program: Program, t: Any, states: Dict[Tensor, Any]) -> np.ndarray:
+    """The array that holds a variable or shard: its own, or an entry of a remote buffer."""
+    if isinstance(t, Shard) or t._remote is None:
+        array: np.ndarray = program.variable(states.get(t, t)).array
+        return array
+    buffer, offset = t._remote
+    entry: np.ndarray = program.remote(buffer).array[offset, ...]
+    return entry
 
 
 def _callees_first(main: Any) -> List[Any]:
@@ -94,8 +116,9 @@ def _callees_first(main: Any) -> List[Any]:
 
     def visit(graph: Any) -> None:
         if graph not in ordered:
-            for called in graph.called_graphs:
-                visit(called)
+            for op in graph.ops:
+                for called in callees(op):
+                    visit(called)
             ordered[graph] = None
 
     visit(main)

@@ -24,12 +24,12 @@ def call_value(s: Any) -> None:
     name = s.bind_value()
     arguments = ", ".join(x.name for x in s.ins)
     if len(s.outs) == 1:
-        s.line(f'copyto({s.out.name}, {name}({arguments}), casting="unsafe")')
+        s.line(f'{s.function("copyto")}({s.out.name}, {name}({arguments}), casting="unsafe")')
         return
     results = [f"{name}_{i}" for i in range(len(s.outs))]
     s.line(f"{', '.join(results)} = {name}({arguments})")
     for out, result in zip(s.outs, results):
-        s.line(f'copyto({out.name}, {result}, casting="unsafe")')
+        s.line(f'{s.function("copyto")}({out.name}, {result}, casting="unsafe")')
 
 
 # Elementwise
@@ -80,7 +80,7 @@ def sign(s: Any) -> None:
     if s.out.dtype.kind == "f":
         is_nan = s.scratch(s.out.shape, np.dtype(np.bool_))
         s.apply("isnan", s.out, out=is_nan)
-        s.line(f"copyto({s.out.name}, {s.constant(0, s.out.dtype).name}, where={is_nan.name})")
+        s.line(f"{s.function('copyto')}({s.out.name}, {s.constant(0, s.out.dtype).name}, where={is_nan.name})")
 
 
 def maximum(s: Any) -> None:
@@ -137,10 +137,10 @@ def where(s: Any) -> None:
     elif out is x:
         otherwise = s.scratch(condition.shape, condition.dtype)
         s.apply("logical_not", condition, out=otherwise)
-        s.line(f"copyto({out.name}, {y.name}, where={otherwise.name})")
+        s.line(f"{s.function('copyto')}({out.name}, {y.name}, where={otherwise.name})")
     else:
         s.copy(out, y)
-        s.line(f"copyto({out.name}, {x.name}, where={condition.name})")
+        s.line(f"{s.function('copyto')}({out.name}, {x.name}, where={condition.name})")
 
 
 def _where_bits(s: Any) -> None:
@@ -256,7 +256,7 @@ def onehot(s: Any) -> None:
     s.apply("equal", s.expanded(t, axis), classes, out=is_on)
     off, on = (s.reshaped(s.section(values, 0, k, k + 1), ()) for k in (0, 1))
     s.copy(out, off)
-    s.line(f"copyto({out.name}, {on.name}, where={is_on.name})")
+    s.line(f"{s.function('copyto')}({out.name}, {on.name}, where={is_on.name})")
 
 
 def concat(s: Any) -> None:
@@ -269,7 +269,7 @@ def concat(s: Any) -> None:
 
 def dynamic_slice(s: Any) -> None:
     t, index = s.ins
-    s.line(f"copyto({s.out.name}, {t.name}[{s.bind_window()}({t.name}, {index.name})])")
+    s.line(f"{s.function('copyto')}({s.out.name}, {t.name}[{s.bind_window()}({t.name}, {index.name})])")
 
 
 def dynamic_update(s: Any) -> None:
@@ -284,7 +284,7 @@ def init(s: Any) -> None:
 
 
 def fill_zero(s: Any) -> None:
-    s.line(f"copyto({s.out.name}, {s.constant(0, s.out.dtype).name})")
+    s.line(f"{s.function('copyto')}({s.out.name}, {s.constant(0, s.out.dtype).name})")
 
 
 # Linear algebra

@@ -1,45 +1,29 @@
 """The table of kernels: one entry for each kind of op says what it computes, how, and what it does to storage."""
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from popfn.host.engine import emit, values
+from popfn.host.engine.families import (
+    convolution,
+    float8,
+    indexing,
+    linear,
+    norm_loss,
+    pooling,
+    printing,
+    random,
+    sampling,
+    statistics,
+    updates,
+)
+from popfn.host.engine.kernel import Kernel
 from popfn.host.engine.layout import Layout, permuted, reshaped, sliced
-
-
-class Kernel(NamedTuple):
-    """One kind of op.
-
-    Attributes:
-        value: The outputs as a function `value(xp, op, *arrays)` of the inputs; see `engine.values`.
-        emit: How the NumPy engine computes them: appends source lines to a Site; see `engine.emit`.
-        inplace: The inputs whose storage the output may take, if they die there and have its shape and dtype.
-        safe: Whether it does little work and does not fail, whatever the values. Such a step may stand between writes
-            to the program's state. View kernels and those that write are safe too.
-        float32: Whether float16 is computed in float32 and rounded once, at the end. Kernels of one NumPy function
-            need not say so, it does this itself.
-        view: The layout of output i within input 0: `view(op, i, x)` gives its strides and offset, or None where
-            there is none. An op with a view gets no storage where sharing that of its input is safe.
-        writes: Whether the op modifies input 0, whose storage output 0 then is. Other inputs may overlap it, so `emit`
-            reads them before it writes, or leaves that to NumPy, whose functions take care of it.
-        overwrites: Whether it does so without reading it.
-        effect: Whether it does more than compute its outputs.
-    """
-
-    value: Optional[Callable[..., Any]]
-    emit: Callable[[Any], None] = emit.call_value
-    inplace: Tuple[int, ...] = ()
-    safe: bool = False
-    float32: bool = False
-    view: Optional[Callable[[Any, int, Any], Optional[Layout]]] = None
-    writes: bool = False
-    overwrites: bool = False
-    effect: bool = False
 
 
 def _elementwise(
     value: Any, emitter: Any = emit.call_value, inplace: Tuple[int, ...] = (0, 1), float32: bool = False
 ) -> Kernel:
-    return Kernel(value, emitter, inplace, True, float32)
+    return Kernel(value, emitter, inplace, True, float32, elementwise=True)
 
 
 def _ufunc(name: str) -> Kernel:
@@ -156,7 +140,30 @@ KERNELS: Dict[str, Kernel] = {
     "accumulate_": Kernel(values.accumulate, emit.accumulate, float32=True, writes=True),
     # Calls of graphs are the engine's own business
     "call": Kernel(None),
+    "repeat": Kernel(None),
+    "conditional": Kernel(None),
+    "remote_code_load": Kernel(None),
+    # Over the IPUs of a replica
+    "all_reduce": _elementwise(values.all_reduce, inplace=(), float32=True),
+    # Between remote memory and the device
+    "remote_load": Kernel(None, effect=True),
+    "remote_load_": Kernel(None, effect=True, writes=True, overwrites=True),
+    "remote_store": Kernel(None, effect=True),
 }
+for _family in (
+    convolution,
+    float8,
+    indexing,
+    linear,
+    norm_loss,
+    pooling,
+    printing,
+    random,
+    sampling,
+    statistics,
+    updates,
+):
+    KERNELS.update(_family.KERNELS)
 # The in-place twins compute what their originals do.
 for _kind in ("add", "exp", "relu", "gelu", "geluerf", "swish", "dynamic_update"):
     KERNELS[_kind + "_"] = KERNELS[_kind]._replace(writes=True, inplace=())

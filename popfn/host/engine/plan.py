@@ -19,7 +19,7 @@ import numpy as np
 
 from popfn.host.engine.kernels import KERNELS, Kernel
 from popfn.host.engine.layout import Shape, c_strides, is_contiguous
-from popfn.host.tensor import Constant, Tensor, Variable
+from popfn.host.tensor import Constant, Shard, Tensor, Variable
 
 # Kinds of roots: of this graph, of the program's state, fixed, of the calling graph, an array that the host gave.
 LOCAL, VARIABLE, CONSTANT, INPUT, LOADED = "local", "variable", "constant", "input", "loaded"
@@ -61,7 +61,7 @@ class Root:
     Attributes:
         kind: One of the kinds above.
         label: The id of the tensor that it was made for.
-        key: The Variable, the array of a constant, or the index of an input.
+        key: The variable, the array of a constant, or the index of an input.
         first: The place that is all of it.
         places: The tensors in it.
         uses: Which steps use it. Inputs by reference have this in common: they may overlap.
@@ -196,7 +196,9 @@ class Facts(NamedTuple):
     """What the graphs that call a graph need to know of it."""
 
     written: Set[int]  # the inputs that it modifies
+    kept: Set[int]  # the outputs that are the input of the same index, as it is in the end
     streams: Sequence[Any]  # those that it or a graph it calls uses, in the order of its parameters
+    has_effect: bool  # whether one of these does more than compute outputs and modify inputs
 
 
 class Plan(NamedTuple):
@@ -209,6 +211,15 @@ class Plan(NamedTuple):
     roots: List[Root]
     unsafe: List[Root]  # the variables that are modified before the block at the end
     facts: Facts
+
+
+def callees(op: Any) -> Tuple[Any, ...]:
+    """The graphs that an op calls.
+
+    That of a repeat as the API makes it calls the body and does nothing else: the body stands for it.
+    """
+    called: Tuple[Any, ...] = op.called
+    return (called[0].ops[0].attrs["graph"],) if op.kind == "repeat" and op.attrs["graph"] is not None else called
 
 
 @functools.lru_cache(maxsize=None)
@@ -235,6 +246,7 @@ def plan_graph(graph: Any, by_reference: Iterable[int], facts: Dict[Any, Facts])
     for place in outputs:
         place.root.is_output = True
     steps = _order(walk.steps, outputs, facts, is_main)
+    has_effect = any(_has_effect(step, facts) for step in steps)
     for position, step in enumerate(steps):
         for root in step.reads:
             root.uses.reads.append(position)
@@ -248,13 +260,17 @@ def plan_graph(graph: Any, by_reference: Iterable[int], facts: Dict[Any, Facts])
     _find_homes(steps, outputs)
     streams: Dict[Any, None] = {}
     for step in steps:
-        if step.op is not None and step.op.kind == "call":
-            streams.update(dict.fromkeys(facts[step.op.attrs["graph"]].streams))
-        elif step.kernel.effect:
+        if step.op is None:
+            continue
+        for called in callees(step.op):
+            streams.update(dict.fromkeys(facts[called].streams))
+        if "stream" in step.op.attrs:
             streams[step.op.attrs["stream"]] = None
     unsafe = [r for r in walk.roots if r.kind == VARIABLE and any(not steps[p].is_commit for p in r.uses.writes)]
     written = {i for i, place in enumerate(walk.inputs) if place.root.is_modified}
-    return Plan(graph, steps, walk.inputs, outputs, walk.roots, unsafe, Facts(written, list(streams)))
+    kept = {i for i, (x, y) in enumerate(zip(walk.inputs, outputs)) if y.same_as(x)}
+    known = Facts(written, kept, list(streams), has_effect)
+    return Plan(graph, steps, walk.inputs, outputs, walk.roots, unsafe, known)
 
 
 class _Walk:
@@ -288,7 +304,7 @@ class _Walk:
         if found is None:
             if isinstance(t, Constant):
                 found = self.new(CONSTANT, t, _stored(t.data, storage_dtype(t.dtype)))
-            elif isinstance(t, Variable):
+            elif isinstance(t, (Variable, Shard)) or getattr(t, "state", None) is not None:
                 found = self.new(VARIABLE, t, t)
             else:
                 raise AssertionError(f"{t!r} is used before it is made")
@@ -296,7 +312,9 @@ class _Walk:
 
     def follow(self, op: Any) -> None:
         """Make the steps of an op."""
-        kernel = KERNELS.get(op.kind)
+        kernel = getattr(op, "kernel", None) or KERNELS.get(op.kind)
+        if op.kind == "remote_code_load":
+            return
         if kernel is None:
             made = ", ".join(t.id for t in op.outputs) or "no tensor"
             raise NotImplementedError(f"the host has no kernel for the op {op.kind!r}, which makes {made}.")
@@ -308,15 +326,8 @@ class _Walk:
             self.refresh(ins[0].root)
         elif op.kind.endswith("_"):
             self.view(op, kernel, ins)
-        elif op.kind == "call":
-            written = self.facts[op.attrs["graph"]].written
-            modified = list(dict.fromkeys(ins[i].root for i in op.attrs["modified"] if i in written))
-            for root in modified:
-                self.modify(root)
-            outs = [self.new(LOCAL, t) for t in op.outputs]
-            self.steps.append(Step(op, kernel, ins, outs, modified))
-            for root in modified:
-                self.refresh(root)
+        elif op.called:
+            self.call(op, kernel, ins)
         elif not self.fold(op, kernel, ins):
             outs = [self.new(LOADED if op.kind == "host_load" else LOCAL, t) for t in op.outputs]
             if kernel.view is None:
@@ -324,9 +335,20 @@ class _Walk:
             else:
                 self.steps.extend([Step(op, kernel, ins, [out], (), i) for i, out in enumerate(outs)])
 
+    def call(self, op: Any, kernel: Kernel, ins: Sequence[Place]) -> None:
+        """A call, repeat or conditional."""
+        facts = [self.facts[called] for called in callees(op)]
+        modified = list(dict.fromkeys(ins[i].root for i in op.attrs.get("modified", ()) if i in facts[0].written))
+        for root in modified:
+            self.modify(root)
+        outs = [self.new(LOCAL, t) for t in op.outputs]
+        self.steps.append(Step(op, kernel, ins, outs, modified))
+        for root in modified:
+            self.refresh(root)
+
     def fold(self, op: Any, kernel: Kernel, ins: Sequence[Place]) -> bool:
         """Compute the outputs now, if they are constant and not too large. Zeros take no memory until written."""
-        if kernel.value is None or any(x.root.kind != CONSTANT for x in ins):
+        if kernel.value is None or kernel.effect or any(x.root.kind != CONSTANT for x in ins):
             return False
         if op.kind != "init" and sum(math.prod(t.shape) for t in op.outputs) * 4 > _FOLD_BYTES:
             return False
@@ -419,6 +441,12 @@ def _stored(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.asarray(data, order="C")
 
 
+def _has_effect(step: Step, facts: Dict[Any, Facts]) -> bool:
+    """Whether a step, whatever becomes of its outputs, must stay, and in its place among others like it."""
+    called = () if step.op is None else callees(step.op)
+    return step.kernel.effect or any(facts[graph].has_effect for graph in called)
+
+
 def _order(steps: List[Step], outputs: Sequence[Place], facts: Dict[Any, Facts], is_main: bool) -> List[Step]:
     """The second pass."""
     needed = {place.root for place in outputs}
@@ -429,16 +457,14 @@ def _order(steps: List[Step], outputs: Sequence[Place], facts: Dict[Any, Facts],
     for step in reversed(steps):
         makes = [place.root for place in step.outs]
         changes = [*makes, *step.modified]
-        effect = step.kernel.effect or (
-            step.op is not None and step.op.kind == "call" and facts[step.op.attrs["graph"]].streams
-        )
-        if not effect and not any(root in needed or root.kind in (VARIABLE, INPUT) for root in changes):
+        if not _has_effect(step, facts) and not any(root in needed or root.kind in (VARIABLE, INPUT) for root in changes):
             continue
         reads = step.reads
         needed.update(reads)
         # A step can move behind the body if it cannot fail and nothing in between is in its way.
         if (
             is_main
+            and not step.kernel.effect
             and (step.kernel.safe or step.kernel.writes or step.kernel.view is not None)
             and not any(root in read or root in written for root in changes)
             and not any(root in written for root in reads)
@@ -462,10 +488,15 @@ def _share_views(steps: List[Step]) -> None:
         last = len(steps) if view.is_output else view.last
         if any(position < p <= last for p in root.uses.writes):
             continue  # the view would change
-        if view.uses.writes and (root.kind != LOCAL or root.is_output or root.last >= view.uses.writes[0]):
-            continue  # writes to the view would be seen
         layout = step.kernel.view(step.op, step.index, source)
-        layouts = None if layout is None else _moved(view, layout[0], source.offset + layout[1])
+        if layout is None:
+            continue
+        if view.uses.writes:
+            if root.kind != LOCAL or root.is_output or root.last >= view.uses.writes[0]:
+                continue  # writes to the view would be seen
+            if any(n > 1 and stride == 0 for n, stride in zip(step.outs[0].shape, layout[0])):
+                continue  # its elements are not storage of their own
+        layouts = _moved(view, layout[0], source.offset + layout[1])
         if layouts is None:
             continue
         for place, (strides, offset) in zip(view.places, layouts):
@@ -509,6 +540,7 @@ def _find_homes(steps: List[Step], outputs: Sequence[Place]) -> None:
             and home.kind in (VARIABLE, INPUT)
             and target.is_whole
             and value.is_whole
+            and value.shape == target.shape
         ):
             continue
         maker, uses = steps[root.born], home.uses

@@ -4,7 +4,7 @@ import itertools
 import keyword
 import math
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from popfn.host.engine.layout import Shape, c_strides, is_contiguous
 from popfn.host.tensor import Variable
 
 # Names that the program's own must differ from.
-_RESERVED = frozenset([*keyword.kwlist, *dir(np), "cycle", "main"])
+_RESERVED = frozenset([*keyword.kwlist, *dir(np), "cycle", "main", "range"])
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -55,7 +55,9 @@ class Operand:
 class Program:
     """The generated module: its text, and the names it is run with."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 1, varying: FrozenSet[Any] = frozenset()) -> None:
+        self.replicas = replicas
+        self.varying = varying  # the remote buffers whose entries have a leading axis, the replicas
         self.lines: List[str] = []
         self.names: Dict[str, Any] = {}
         self.functions: Dict[str, Any] = {}  # of NumPy
@@ -64,6 +66,7 @@ class Program:
         self.constants: Dict[Any, Operand] = {}
         self.buffers: List[Memory] = []
         self.variables: Dict[Variable, Memory] = {}
+        self.remotes: Dict[Any, Memory] = {}
         self.callables: Dict[Any, str] = {}  # the names of graphs and streams
 
     def unique(self, wanted: str) -> str:
@@ -104,6 +107,20 @@ class Program:
             array = _aligned(np.zeros, math.prod(variable.shape) * dtype.itemsize)
             array = array.view(dtype).reshape(variable.shape)
             found = self.variables[variable] = Memory(self.unique("v_" + variable.name), 0, array)
+        return found
+
+    def lead(self, buffer: Any) -> Shape:
+        """The leading axis of the entries of a remote buffer, if they have one."""
+        return (self.replicas,) if buffer in self.varying else ()
+
+    def remote(self, buffer: Any) -> Memory:
+        """The memory of a remote buffer: its entries one after the other."""
+        found = self.remotes.get(buffer)
+        if found is None:
+            dtype = buffer.tensor_dtype.as_numpy()
+            shape = (buffer.entries,) + self.lead(buffer) + buffer.tensor_shape
+            array = _aligned(np.zeros, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+            found = self.remotes[buffer] = Memory(self.unique(f"remote_{buffer.remote_buffer_id}"), 0, array)
         return found
 
     def constant(self, value: Any, dtype: np.dtype) -> Operand:

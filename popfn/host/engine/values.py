@@ -5,6 +5,7 @@ attrs, and the shapes and dtypes of its outputs. The functions do not round: the
 its output, and gives float16 operands as float32 to the kernels that ask for it.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -311,6 +312,27 @@ def matmul(xp: Any, op: Any, x: Any, y: Any) -> Any:
     if dtype.kind != x.dtype.kind or dtype.itemsize > x.dtype.itemsize:
         x, y = x.astype(dtype), y.astype(dtype)
     return xp.matmul(x, y)
+
+
+# Over the IPUs of a replica
+
+
+def combine(xp: Any, operator: str, xs: Any) -> Any:
+    """The reduction of several arrays by an operator of a collective."""
+    if operator in ("and", "or"):
+        xs = [x != 0 for x in xs]
+    elif operator == "square_add":
+        xs = [x * x for x in xs]
+    join = {"min": xp.minimum, "max": xp.maximum, "and": xp.logical_and, "or": xp.logical_or}.get(operator, xp.add)
+    total = functools.reduce(join, xs)
+    return xp.divide(total, len(xs)) if operator == "mean" else total
+
+
+def all_reduce(xp: Any, op: Any, *xs: Any) -> Any:
+    if op.attrs["identical_inputs"]:
+        return xs if len(xs) > 1 else xs[0]
+    total = combine(xp, op.attrs["op"], xs)
+    return (total,) * len(xs) if len(xs) > 1 else total
 
 
 # Updates: the new value of input 0

@@ -1,15 +1,17 @@
 """Writes a planned graph down as a function, and decides which buffer holds what."""
 
+import contextlib
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+from popfn.host.engine import control, transfer
+from popfn.host.engine.kernel import Kernel
 from popfn.host.engine.layout import Shape, c_strides, is_contiguous
-from popfn.host.engine.plan import CONSTANT, LOADED, LOCAL, VARIABLE, Facts, Place, Plan, Root, Step, storage_dtype
+from popfn.host.engine.plan import CONSTANT, LOCAL, VARIABLE, Facts, Place, Plan, Root, Step
 from popfn.host.engine.program import Memory, Operand, Pool, Program
 from popfn.host.engine.values import window
-from popfn.host.errors import popart_exception
 
 
 class Site:
@@ -17,10 +19,10 @@ class Site:
 
     __slots__ = ("writer", "op", "kernel", "ins", "outs", "taken")
 
-    def __init__(self, writer: "Writer", step: Step, ins: List[Operand], outs: List[Operand]) -> None:
+    def __init__(self, writer: "Writer", op: Any, kernel: Kernel, ins: List[Operand], outs: List[Operand]) -> None:
         self.writer = writer
-        self.op = step.op
-        self.kernel = step.kernel
+        self.op = op
+        self.kernel = kernel
         self.ins = ins
         self.outs = outs
         self.taken: List[Memory] = []
@@ -94,6 +96,45 @@ class Site:
         shape = x.shape[:axis] + (stop - start,) + x.shape[axis + 1 :]
         return self.writer.operand(x.memory, shape, x.dtype, x.strides, x.offset + start * x.strides[axis])
 
+    def row(self, x: Operand, index: int) -> Operand:
+        """The part of an operand at an index of its first axis."""
+        return self.writer.operand(x.memory, x.shape[1:], x.dtype, x.strides[1:], x.offset + index * x.strides[0])
+
+    def nested(self, op: Any, kernel: Kernel, ins: List[Operand], outs: List[Operand]) -> None:
+        """Add what a kernel computes for an op from other operands."""
+        site = Site(self.writer, op, kernel, ins, outs)
+        kernel.emit(site)
+        self.writer.give_back(site)
+
+    @contextlib.contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Indent the lines of the `with` block under a line."""
+        self.line(head)
+        indent = self.writer.indent
+        self.writer.indent = indent + "    "
+        yield
+        self.writer.indent = indent
+
+    def facts(self, graph: Any) -> Facts:
+        """What is known of a graph that the op calls."""
+        return self.writer.facts[graph]
+
+    def function_of(self, graph: Any) -> str:
+        """The name of the function that a graph has become."""
+        return self.writer.program.callables[graph]
+
+    def stream(self, stream: Any) -> str:
+        """The name of the function that gives a stream's next array."""
+        return self.writer.streams[stream]
+
+    def buffer(self, buffer: Any) -> Memory:
+        """The memory of a remote buffer."""
+        return self.writer.program.remote(buffer)
+
+    def bind(self, wanted: str, value: Any) -> str:
+        """Bind any value."""
+        return self.writer.program.bind(wanted, value)
+
     def bind_value(self) -> str:
         """Bind the kernel's value as a function of the operands' arrays."""
         value, op = self.kernel.value, self.op
@@ -119,7 +160,7 @@ class Writer:
         self.locals: Dict[Any, Operand] = {}
         self.known: Dict[Place, Operand] = {}
         self.streams: Dict[Any, str] = {}
-        self.results: List[Memory] = []
+        self.results: Dict[int, Memory] = {}  # where the outputs go, but for those that are inputs
         self.deaths: List[List[Root]] = [[] for _ in plan.steps]
         for root in plan.roots:
             if root.kind == LOCAL and root.home is None and not root.is_output and root.last >= 0:
@@ -139,17 +180,19 @@ class Writer:
         name = "main" if is_main else self.program.unique(graph.name)
         self.program.callables[graph] = name
         for place in plan.inputs:
-            place.root.memory = self._local_memory(place.label.rsplit("/", 1)[-1], place.shape, place.dtype)
-        self.results = [
-            self._local_memory(f"out_{i}", place.shape, place.dtype) for i, place in enumerate(plan.outputs)
-        ]
+            place.root.memory = self.local_memory(place.label.rsplit("/", 1)[-1], place.shape, place.dtype)
+        self.results = {
+            i: self.local_memory(f"out_{i}", place.shape, place.dtype)
+            for i, place in enumerate(plan.outputs)
+            if i not in plan.facts.kept
+        }
         for stream in plan.facts.streams:
             self.streams[stream] = self.program.unique("next_" + stream.tensor_id)
         if is_main:
             self.program.lines += ["", "", "def main(inputs, outputs):"]
             self._open_streams()
         else:
-            parameters = [place.root.memory.name for place in plan.inputs] + [m.name for m in self.results]
+            parameters = [place.root.memory.name for place in plan.inputs] + [m.name for m in self.results.values()]
             parameters += self.streams.values()
             self.program.lines += ["", "", f"def {name}({', '.join(parameters)}):"]
         if plan.unsafe:
@@ -168,7 +211,7 @@ class Writer:
         """Write the steps so that variables which they modify early get their values back if a later one raises."""
         pairs = []
         for root in self.plan.unsafe:
-            operand = self._operand_of(root.first)
+            operand = self.operand_of(root.first)
             saved = self.program.buffer(root.size)
             first = root.first
             pairs.append((operand, self.operand(saved, first.shape, first.dtype, first.strides, 0)))
@@ -202,9 +245,10 @@ class Writer:
                     self.pool.give(root.memory)
                     root.memory = None
         self.note = "  # output"
-        for place, memory in zip(self.plan.outputs, self.results):
+        for i, memory in self.results.items():
+            place = self.plan.outputs[i]
             result = self.operand(memory, place.shape, place.dtype, c_strides(place.shape, place.dtype.itemsize), 0)
-            value = self._operand_of(place)
+            value = self.operand_of(place)
             if value is not result:
                 self.line(f"{self.program.function('copyto')}({result.name}, {value.name})")
         self.note = ""
@@ -213,7 +257,7 @@ class Writer:
 
     # Operands
 
-    def _local_memory(self, wanted: str, shape: Shape, dtype: np.dtype) -> Memory:
+    def local_memory(self, wanted: str, shape: Shape, dtype: np.dtype) -> Memory:
         """Memory that a local name of the function stands for: an array in C order."""
         memory = Memory(self.program.unique(wanted), local_type=(shape, dtype))
         strides = c_strides(shape, dtype.itemsize)
@@ -233,7 +277,7 @@ class Writer:
             self.line(f"{name} = {_view_text(found)}")
         return found
 
-    def _operand_of(self, place: Place) -> Operand:
+    def operand_of(self, place: Place) -> Operand:
         """The array of a tensor."""
         found = self.known.get(place)
         if found is None:
@@ -262,22 +306,25 @@ class Writer:
 
     def _write_step(self, position: int, step: Step) -> None:
         op, kernel = step.op, step.kernel
-        if op is not None and op.kind == "host_load":
-            self._write_load(step)
+        if op is not None and op.kind in transfer.STREAMS:
+            transfer.STREAMS[op.kind](self, step)
             return
-        if op is not None and op.kind == "host_store":
-            self._write_store(step)
-            return
-        ins = [self._operand_of(place) for place in step.ins]
+        ins = [self.operand_of(place) for place in step.ins]
         if not step.modified and kernel.inplace:
             self._take_over(position, step)
-        site = Site(self, step, ins, [self._operand_of(place) for place in step.outs])
-        if op is not None and op.kind == "call":
-            self._write_call(position, step, site)
+        site = Site(self, op, kernel, ins, [self.operand_of(place) for place in step.outs])
+        if op is not None and op.called:
+            control.WRITERS[op.kind](site, step, position)
+        elif op is not None and op.kind in transfer.REMOTE:
+            transfer.REMOTE[op.kind](site)
         elif kernel.view is not None:
             self._write_view(step, site)
         else:
             self._emit(site)
+        self.give_back(site)
+
+    def give_back(self, site: Site) -> None:
+        """Take back the memory that a site asked for."""
         for memory in site.taken:
             self.pool.give(memory)
 
@@ -334,63 +381,6 @@ class Writer:
             site.copy(site.reshaped(out, x.shape), x)
         else:
             site.copy(out, self.operand(x.memory, out.shape, x.dtype, layout[0], x.offset + layout[1]))
-
-    def _write_load(self, step: Step) -> None:
-        (place,) = step.outs
-        stream = step.op.attrs["stream"]
-        array = self.streams[stream] + "()" + _view_as_bytes(stream)
-        if place.root.kind == LOADED:
-            place.root.memory = self._local_memory(place.label.rsplit("/", 1)[-1], place.shape, place.dtype)
-            self.line(f"{place.root.memory.name} = {array}")
-        else:
-            self.line(f"{self.program.function('copyto')}({self._operand_of(place).name}, {array})")
-
-    def _write_store(self, step: Step) -> None:
-        stream = step.op.attrs["stream"]
-        array = self.streams[stream] + "()" + _view_as_bytes(stream)
-        self.line(f"{self.program.function('copyto')}({array}, {self._operand_of(step.ins[0]).name})")
-
-    def _write_call(self, position: int, step: Step, site: Site) -> None:
-        called = step.op.attrs["graph"]
-        facts, by_reference = self.facts[called], step.op.attrs["modified"]
-        arguments: List[str] = []
-        back: List[Tuple[Operand, Operand]] = []
-        for i, (place, x) in enumerate(zip(step.ins, site.ins)):
-            root = place.root
-            if i in by_reference:
-                if not x.contiguous:
-                    self._check_alone(step, i)
-                    copied = site.compact(x)
-                    if i in facts.written:
-                        back.append((x, copied))
-                    x = copied
-            elif i in facts.written:
-                dies = root.kind == LOCAL and root.home is None and not root.is_output and root.last == position
-                if not (dies and place.is_whole and sum(y.root is root for y in step.ins) == 1):
-                    x = site.compact(x)
-            elif not x.contiguous or any(root.uses is other.uses for other in step.modified):
-                x = site.compact(x)
-            arguments.append(x.name)
-        arguments += [x.name for x in site.outs]
-        arguments += [self.streams[stream] for stream in facts.streams]
-        self.line(f"{self.program.callables[called]}({', '.join(arguments)})")
-        for x, copied in back:
-            site.copy(x, copied)
-
-    def _check_alone(self, step: Step, i: int) -> None:
-        """Refuse a copy for an input by reference if another one would have to follow it."""
-        written = self.facts[step.op.attrs["graph"]].written
-        for k in step.op.attrs["modified"]:
-            if k != i and step.ins[k].root.uses is step.ins[i].root.uses and (i in written or k in written):
-                raise popart_exception(
-                    f"call: the inputs {i} and {k} of {step.op.attrs['graph']!r} are different views of one storage, "
-                    f"{step.ins[i].label} and {step.ins[k].label}, passed by reference, and one of them is written. "
-                    "Pass the storage once."
-                )
-
-
-def _view_as_bytes(stream: Any) -> str:
-    return '.view("uint8")' if storage_dtype(stream.dtype) != stream.dtype.as_numpy() else ""
 
 
 def _view_text(x: Operand) -> str:

@@ -104,7 +104,7 @@ def _put_slice(op: Any, base: Any, view: Any) -> Any:
 
 _PUT = {
     "reshape_": lambda op, base, view: jnp.reshape(view, op.inputs[0].shape),
-    "transpose_": lambda op, base, view: jnp.transpose(view, np.argsort(op.attrs["permutation"])),
+    "transpose_": lambda op, base, view: jnp.transpose(view, np.argsort(op.attrs["permutation"]).tolist()),
     "detach_": lambda op, base, view: view,
     "slice_": _put_slice,
 }

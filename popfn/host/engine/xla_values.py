@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from popfn.host.engine.kernels import KERNELS, Kernel
+from popfn.host.engine.families import indexing
+from popfn.host.engine.kernel import Kernel
+from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
 
 _HALF = np.dtype(np.float16)
@@ -41,8 +43,8 @@ def _topk(xp: Any, op: Any, x: Any) -> Any:
 
 
 def _geluerf(xp: Any, op: Any, x: Any) -> Any:
-    """XLA has the error function."""
-    return 0.5 * x * (1 + lax.erf(x * 0.5**0.5))
+    """XLA has the complementary error function, which keeps its precision where the result is close to 0."""
+    return 0.5 * x * lax.erfc(x * -(0.5**0.5))
 
 
 def _accumulate(xp: Any, op: Any, t: Any, x: Any, f: Any = None) -> Any:
@@ -75,50 +77,6 @@ def _dynamic_update(xp: Any, op: Any, t: Any, index: Any, update: Any) -> Any:
     return lax.dynamic_update_slice(t, update, _starts(op, t, index))
 
 
-def scatter_reduce(xp: Any, op: Any, data: Any, indices: Any, initial: Any = None) -> Any:
-    """Of the values that go to one place with "none", the last stays. Indices that are out of range are left out."""
-    shape = initial.shape if initial is not None else op.outputs[0].shape
-    return scattered(data, indices, initial, shape, op.attrs["axis"], op.attrs["reduction"])
-
-
-def scattered(data: Any, indices: Any, initial: Any, shape: Any, axis: int, reduction: str) -> Any:
-    """Combine the elements of `data` into an array by their indices along an axis."""
-    is_fresh = initial is None
-    start = jnp.zeros(shape, data.dtype)
-    if not is_fresh:
-        start = initial.astype(data.dtype)
-    elif reduction in ("max", "min"):
-        start = jnp.full(shape, _limit(data.dtype, reduction), data.dtype)
-    rows, source = jnp.moveaxis(start, axis, 0), jnp.moveaxis(data, axis, 0)
-    if indices.size == data.shape[axis] and indices.shape != data.shape:
-        where: Any = (_inside(indices.reshape(-1), len(rows)),)
-    else:
-        places = _inside(jnp.moveaxis(indices, axis, 0), len(rows))
-        lanes = jnp.meshgrid(*[jnp.arange(n) for n in places.shape], indexing="ij")[1:]
-        where = (places, *lanes)
-    method = {"sum": "add", "none": "set"}.get(reduction, reduction)
-    rows = getattr(rows.at[where], method)(source, mode="drop")
-    if is_fresh and reduction in ("max", "min"):
-        hit = jnp.zeros(rows.shape, np.bool_).at[where].set(True, mode="drop")
-        rows = jnp.where(hit, rows, jnp.zeros((), rows.dtype))
-    return jnp.moveaxis(rows, 0, axis)
-
-
-def _inside(indices: Any, count: int) -> Any:
-    """The indices, with those below 0 out of range above instead: JAX counts them from the end."""
-    indices = indices.astype(np.int64)
-    return jnp.where(indices < 0, count, indices)
-
-
-def _limit(dtype: np.dtype, reduction: str) -> Any:
-    """What every element replaces."""
-    if dtype.kind == "f":
-        return -np.inf if reduction == "max" else np.inf
-    if dtype.kind == "b":
-        return reduction == "min"
-    return np.iinfo(dtype).min if reduction == "max" else np.iinfo(dtype).max
-
-
 VALUES: Dict[str, Callable[..., Any]] = {
     "topk": _topk,
     "geluerf": _geluerf,
@@ -127,5 +85,5 @@ VALUES: Dict[str, Callable[..., Any]] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update": _dynamic_update,
     "dynamic_update_": _dynamic_update,
-    "scatter_reduce": scatter_reduce,
+    "scatter_reduce": indexing.scatter_reduce,
 }

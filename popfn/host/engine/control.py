@@ -1,0 +1,157 @@
+"""How the NumPy engine writes down calls, loops and branches: as calls of the functions that graphs become."""
+
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+from popfn.host.engine.plan import LOCAL, Facts, Step, callees, storage_dtype
+from popfn.host.engine.program import Operand
+from popfn.host.errors import popart_exception
+
+
+def write_call(s: Any, step: Step, position: int) -> None:
+    """A call: copies of what the graph may not modify, the call, and copies back."""
+    (called,) = callees(step.op)
+    by_reference = step.op.attrs["modified"]
+    arguments, back = _arguments(s, step, called, range(len(step.ins)), by_reference, position)
+    _write_line(s, called, arguments, _results(s, called))
+    _copy_back(s, back)
+    for i in s.facts(called).kept.intersection(by_reference):
+        s.copy(s.outs[i], s.ins[i])
+
+
+def write_conditional(s: Any, step: Step, position: int) -> None:
+    """A branch: a call of one of two graphs."""
+    then_count = step.op.attrs["then_count"]
+    parts = range(1, 1 + then_count), range(1 + then_count, len(step.ins))
+    for head, called, part in zip((f"if {s.ins[0].name}.item():", "else:"), callees(step.op), parts):
+        with s.block(head):
+            arguments, _ = _arguments(s, step, called, part, (), -1)
+            _write_line(s, called, arguments, _results(s, called))
+
+
+def write_repeat(s: Any, step: Step, position: int) -> None:
+    """A loop around a call.
+
+    A value that the graph returns in the storage of its input stays where it is, in that of the output. The others
+    alternate between two buffers, the second of which is that of the output, as the last call writes there.
+    """
+    (called,) = callees(step.op)
+    facts, count, by_reference = s.facts(called), step.op.attrs["count"], step.op.attrs["modified"]
+    outs = s.outs
+    if count == 0:
+        for out, x in zip(outs, s.ins):
+            s.copy(out, x)
+        return
+    swapped = [i for i in range(len(outs)) if i not in facts.kept]
+    others = list(outs)  # the buffers that are not the outputs
+    for i in swapped:
+        if count > 1 or i in facts.written:
+            others[i] = s.scratch(outs[i].shape, outs[i].dtype)
+    arguments, back = _arguments(s, step, called, range(len(step.ins)), by_reference, -1)
+    refill: List[Tuple[Operand, Operand]] = []  # what each call gets a new copy of
+    for i in range(len(outs), len(step.ins)):
+        if i in facts.written and i not in by_reference:
+            copied = s.scratch(s.ins[i].shape, s.ins[i].dtype)
+            refill.append((copied, s.ins[i]))
+            arguments[i] = copied
+    extra = _results(s, called)[len(outs) :]
+
+    def write(sources: Sequence[Operand], targets: Sequence[Operand]) -> None:
+        for copied, x in refill:
+            s.copy(copied, x)
+        for i in swapped:
+            arguments[i] = sources[i]
+        _write_line(s, called, arguments, list(targets) + extra)
+
+    is_odd = count % 2 == 1
+    first = list(arguments)
+    for i in swapped:
+        if i in facts.written:
+            first[i] = others[i] if is_odd else outs[i]
+            s.copy(first[i], s.ins[i])
+    write(first, outs if is_odd else others)
+    if not is_odd:
+        write(others, outs)
+    if count > 2:
+        with s.block(f"for _ in range({(count - 1) // 2}):"):
+            write(outs, others)
+            write(others, outs)
+    _copy_back(s, back)
+
+
+def _arguments(
+    s: Any,
+    step: Step,
+    called: Any,
+    part: Iterable[int],
+    by_reference: Sequence[int],
+    position: int,
+) -> Tuple[List[Operand], List[Tuple[Operand, Operand]]]:
+    """The arguments for the inputs of a graph, and the pairs of operands to copy after the call.
+
+    Args:
+        s: The site.
+        step: The step.
+        called: The graph.
+        part: The operands of the step that the graph gets.
+        by_reference: The inputs that it gets by reference.
+        position: That of the step, if operands which die there may be overwritten.
+
+    A loop makes the copies for inputs that the graph modifies: they need one for each call.
+    """
+    facts: Facts = s.facts(called)
+    arguments: List[Operand] = []
+    back: List[Tuple[Operand, Operand]] = []
+    is_loop = step.op.kind == "repeat"
+    for i, k in enumerate(part):
+        place, x = step.ins[k], s.ins[k]
+        root = place.root
+        if i in by_reference:
+            if not x.contiguous:
+                _check_alone(s, step, called, i, by_reference)
+                copied = s.compact(x)
+                if i in facts.written:
+                    back.append((x, copied))
+                x = copied
+        elif i in facts.kept and i < len(s.outs):
+            s.copy(s.outs[i], x)
+            x = s.outs[i]
+        elif i in facts.written and not is_loop:
+            dies = root.kind == LOCAL and root.home is None and not root.is_output and root.last == position
+            if not (dies and place.is_whole and sum(y.root is root for y in step.ins) == 1):
+                x = s.compact(x)
+        elif i not in facts.written and (not x.contiguous or any(root.uses is o.uses for o in step.modified)):
+            x = s.compact(x)
+        arguments.append(x)
+    return arguments, back
+
+
+def _results(s: Any, called: Any) -> List[Operand]:
+    """Where the outputs of a graph go. The op that calls it may not have all of them."""
+    missing = called.outputs[len(s.outs) :]
+    return [*s.outs, *[s.scratch(t.shape, storage_dtype(t.dtype)) for t in missing]]
+
+
+def _write_line(s: Any, called: Any, arguments: Sequence[Operand], outs: Sequence[Operand]) -> None:
+    facts: Facts = s.facts(called)
+    names = [x.name for x in arguments] + [x.name for i, x in enumerate(outs) if i not in facts.kept]
+    s.line("{}({})".format(s.function_of(called), ", ".join(names + [s.stream(k) for k in facts.streams])))
+
+
+def _copy_back(s: Any, back: Iterable[Tuple[Operand, Operand]]) -> None:
+    for x, copied in back:
+        s.copy(x, copied)
+
+
+def _check_alone(s: Any, step: Step, called: Any, i: int, by_reference: Sequence[int]) -> None:
+    """Refuse a copy for an input by reference if another one would have to follow it."""
+    written = s.facts(called).written
+    for k in by_reference:
+        if k != i and step.ins[k].root.uses is step.ins[i].root.uses and (i in written or k in written):
+            raise popart_exception(
+                f"{step.op.kind}: the inputs {i} and {k} of {called!r} are different views of one storage, "
+                f"{step.ins[i].label} and {step.ins[k].label}, passed by reference, and one of them is written. "
+                "Pass the storage once."
+            )
+
+
+WRITERS: Dict[str, Any] = {"call": write_call, "repeat": write_repeat, "conditional": write_conditional}
