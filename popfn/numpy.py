@@ -553,7 +553,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequ
         axes = (range(x.ndim - axes, x.ndim), range(axes))
     groups: List[Tuple[int, ...]] = []
     for v, group in zip((x, y), axes):
-        some = (group,) if isinstance(group, (int, np.integer)) else tuple(group)
+        some: Sequence[int] = (int(group),) if isinstance(group, (int, np.integer)) else tuple(group)
         groups.append(tuple(one_axis(a, v.ndim, "tensordot") for a in some))
     x_axes, y_axes = groups
     return prims.dot_general(x, y, x_axes, y_axes)

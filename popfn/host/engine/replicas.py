@@ -263,12 +263,14 @@ class Expander:
     # Control flow
 
     def call(self, op: Any) -> None:
+        """An op that runs a graph once."""
         (called,) = callees(op)
         found = self.whole.variance.of(called, [self.varies(t) for t in op.inputs])
         outputs = self.wanted(op, found.outputs)
         self.emit_call(op, op.inputs, found.inputs, [self.whole.graph(called, found.inputs, outputs)])
 
     def repeat(self, op: Any) -> None:
+        """An op that runs a graph a number of times."""
         (body,) = callees(op)
         count = len(op.outputs)
         found = self.whole.variance.of_loop(op, [self.varies(t) for t in op.inputs])
@@ -278,6 +280,7 @@ class Expander:
             self.define(t, result)
 
     def conditional(self, op: Any) -> None:
+        """An op that runs one of two graphs."""
         then_count = op.attrs["then_count"]
         condition = self.at(op.inputs[0])
         if self.varies(op.inputs[0]):

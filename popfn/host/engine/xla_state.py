@@ -109,6 +109,7 @@ class Group:
         self.on_host: Optional[np.ndarray] = np.zeros(self.lead(devices.local) + self.shape, self.dtype)
 
     def lead(self, replicas: int) -> Tuple[int, ...]:
+        """The leading axis of the stored array: one entry for each replica where they differ."""
         return (replicas,) if self.mapped else ()
 
     @property

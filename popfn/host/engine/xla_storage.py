@@ -36,12 +36,15 @@ class Cell:
         self.value = value
 
     def read(self) -> Value:
+        """The value."""
         return self.value
 
     def write(self, value: Value) -> None:
+        """Give it another value."""
         self.value = value
 
     def cells(self) -> List["Cell"]:
+        """Itself."""
         return [self]
 
     def moved(self, cells: Dict["Cell", "Cell"]) -> Any:
@@ -60,11 +63,13 @@ class View:
         self.bases = bases
 
     def read(self) -> Value:
+        """The part of the bases that it shows."""
         bases = [base.read() for base in self.bases]
         found: Value = self.tracing.apply(lambda *xs: compute(self.op, xs), bases, 1)[0]
         return found
 
     def write(self, value: Value) -> None:
+        """Put a value into that part of the bases."""
         op = self.op
         if op.kind == "concat_":
             start, axis = 0, op.attrs["axis"]
@@ -81,6 +86,7 @@ class View:
             base.write(self.tracing.one(lambda y: put(op, None, y), value))
 
     def cells(self) -> List[Cell]:
+        """The cells that its bases end in."""
         return [cell for base in self.bases for cell in base.cells()]
 
     def moved(self, cells: Dict[Cell, Cell]) -> "View":

@@ -172,10 +172,12 @@ class Tracing:
         return found
 
     def read(self, t: Any, env: Dict[Any, Any]) -> Value:
+        """The value of a tensor."""
         value: Value = self.storage(t, env).read()
         return value
 
     def computed(self, op: Any, values: Sequence[Value]) -> List[Value]:
+        """The results of an op that only computes."""
         results = self.apply(lambda *xs: compute(op, [jnp.asarray(x) for x in xs]), values, len(op.outputs))
         if op.kind == "matmul" and len(op.inputs[0].shape) == len(op.inputs[1].shape) == 2:
             if op.outputs[0].dtype is op.inputs[0].dtype:
@@ -191,6 +193,7 @@ class Tracing:
     # Calls
 
     def call(self, op: Any, env: Dict[Any, Any]) -> None:
+        """An op that runs a graph once."""
         graph, modified = op.attrs["graph"], op.attrs["modified"]
         inputs = [self.storage(t, env) for t in op.inputs]
         if not self.is_abstract and self.facts.is_kept(graph) and _are_apart([inputs[i] for i in modified]):
@@ -228,6 +231,7 @@ class Tracing:
     # Loops
 
     def repeat(self, op: Any, env: Dict[Any, Any]) -> None:
+        """An op that runs a graph a number of times, as a rolled loop."""
         graph, count, modified = op.attrs["graph"], op.attrs["count"], op.attrs["modified"]
         inputs = [self.storage(t, env) for t in op.inputs]
         n = len(op.outputs)
@@ -276,6 +280,7 @@ class Tracing:
     # Branches
 
     def conditional(self, op: Any, env: Dict[Any, Any]) -> None:
+        """An op that runs one of two graphs."""
         first = 1 + op.attrs["then_count"]
         values = [self.read(t, env) for t in op.inputs]
         branches = list(zip(op.attrs["graphs"], (values[1:first], values[first:])))
@@ -312,6 +317,7 @@ class Tracing:
     # Streams
 
     def host_load(self, op: Any, env: Dict[Any, Any]) -> None:
+        """Take the next slot of a stream."""
         stream = op.attrs["stream"]
         data, count = self.loaded[stream]
         if count > 1:
@@ -319,6 +325,7 @@ class Tracing:
         env[op.outputs[0]] = Cell(data)
 
     def host_store(self, op: Any, env: Dict[Any, Any]) -> None:
+        """Fill the next slot of a stream."""
         stream = op.attrs["stream"]
         count, value = self.slots[stream], self.read(op.inputs[0], env)
         cell = self.effects["stored", stream]
@@ -336,6 +343,7 @@ class Tracing:
     # Remote buffers
 
     def remote_load(self, op: Any, env: Dict[Any, Any]) -> None:
+        """Read an entry of a remote buffer."""
         value = self.one(_at, self.effects["remote", op.attrs["buffer"]].value, self.read(op.inputs[-1], env))
         if op.kind == "remote_load_":
             target = self.storage(op.inputs[0], env)
@@ -345,6 +353,7 @@ class Tracing:
             env[op.outputs[0]] = Cell(value)
 
     def remote_store(self, op: Any, env: Dict[Any, Any]) -> None:
+        """Write an entry of a remote buffer."""
         t, offset = op.inputs
         cell = self.effects["remote", op.attrs["buffer"]]
         cell.write(self.one(_put_at, cell.value, self.read(offset, env), self.read(t, env)))
@@ -353,6 +362,7 @@ class Tracing:
         """An op without a numeric effect."""
 
     def collective(self, op: Any, env: Dict[Any, Any]) -> None:
+        """An op over groups of replicas."""
         value = xla_collectives.computed(self, op, self.read(op.inputs[0], env))
         if op.kind.endswith("_"):
             target = self.storage(op.inputs[0], env)
@@ -362,6 +372,7 @@ class Tracing:
             env[op.outputs[0]] = Cell(value)
 
     def print_tensor(self, op: Any, env: Dict[Any, Any]) -> None:
+        """Print a value while the program runs."""
         value = self.read(op.inputs[0], env)
         if op.attrs["print_self"] and not self.is_abstract:
             is_mapped = value.mapped
@@ -374,6 +385,7 @@ class Tracing:
         env[op.outputs[0]] = Cell(value)
 
     def over_ipus(self, op: Any, env: Dict[Any, Any]) -> None:
+        """An op over the IPUs of one replica."""
         values = [self.read(t, env) for t in op.inputs]
         if not op.attrs["identical_inputs"]:
             total = self.one(lambda *xs: xla_collectives.reduced(jnp.stack(xs), op.attrs["op"], 0, True), *values)
