@@ -41,7 +41,7 @@ test-long: $(READY)-test
 test-sdk-python:
 	$(MAKE) --no-print-directory test PYTHON='$(SDK_PYTHON)' ARGS='-m "not slow" $(ARGS)'
 
-lint: $(READY)-dev
+lint: $(READY)-test $(READY)-dev
 	echo "ruff, mypy, vermin"
 	status=0; \
 	$(RUN) -m ruff check --quiet --output-format concise . || status=1; \
