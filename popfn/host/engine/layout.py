@@ -14,6 +14,18 @@ def c_strides(shape: Shape, itemsize: int) -> Tuple[int, ...]:
     return tuple(strides)
 
 
+def canonical_strides(shape: Shape, strides: Sequence[int], itemsize: int) -> Tuple[int, ...]:
+    """Strides in which axes of length 1 do not differ: two operands of one layout are then one."""
+    if 1 not in shape:
+        return tuple(strides)
+    canonical, expected = list(strides), itemsize
+    for axis in range(len(shape) - 1, -1, -1):
+        if shape[axis] == 1:
+            canonical[axis] = expected
+        expected = canonical[axis] * shape[axis]
+    return tuple(canonical)
+
+
 def is_contiguous(shape: Shape, strides: Sequence[int], itemsize: int) -> bool:
     """Whether these are C strides. Those of axes of length 1 do not matter."""
     for length, stride in zip(reversed(shape), reversed(strides)):

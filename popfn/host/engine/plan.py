@@ -457,7 +457,8 @@ def _order(steps: List[Step], outputs: Sequence[Place], facts: Dict[Any, Facts],
     for step in reversed(steps):
         makes = [place.root for place in step.outs]
         changes = [*makes, *step.modified]
-        if not _has_effect(step, facts) and not any(root in needed or root.kind in (VARIABLE, INPUT) for root in changes):
+        is_needed = any(root in needed or root.kind in (VARIABLE, INPUT) for root in changes)
+        if not is_needed and not _has_effect(step, facts):
             continue
         reads = step.reads
         needed.update(reads)

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
 
-from popfn.host.engine.layout import Shape, c_strides, is_contiguous
+from popfn.host.engine.layout import Shape, c_strides, canonical_strides, is_contiguous
 from popfn.host.tensor import Variable
 
 # Names that the program's own must differ from.
@@ -143,6 +143,7 @@ class Program:
 
     def operand(self, memory: Memory, shape: Shape, dtype: np.dtype, strides: Tuple[int, ...], offset: int) -> Operand:
         """The view of a memory with this layout."""
+        strides = canonical_strides(shape, strides, dtype.itemsize)
         key = (memory, shape, dtype, strides, offset)
         found = self.operands.get(key)
         if found is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from popfn.host.engine import control, transfer
 from popfn.host.engine.kernel import Kernel
-from popfn.host.engine.layout import Shape, c_strides, is_contiguous
+from popfn.host.engine.layout import Shape, c_strides, canonical_strides, is_contiguous
 from popfn.host.engine.plan import CONSTANT, LOCAL, VARIABLE, Facts, Place, Plan, Root, Step
 from popfn.host.engine.program import Memory, Operand, Pool, Program
 from popfn.host.engine.values import window
@@ -269,6 +269,7 @@ class Writer:
         """The view of a memory with this layout; of a local one it is made where it is first used."""
         if memory.local_type is None:
             return self.program.operand(memory, shape, dtype, strides, offset)
+        strides = canonical_strides(shape, strides, dtype.itemsize)
         key = (memory, shape, dtype, strides, offset)
         found = self.locals.get(key)
         if found is None:
