@@ -218,14 +218,19 @@ squeeze slice reverse concat pad iota max min take""".split())
 
 
 class Noise(NamedTuple):
-    """Roundings as random relative errors: half an ulp of the result's dtype, up or down, wherever there is one."""
+    """Roundings as random errors: half an ulp of the result's dtype, up or down, wherever there is one."""
 
     random: np.random.Generator
 
     def __call__(self, primitive: Any, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         exact = primitive.name in EXACT or primitive.name == "convert" and dtype.name == "float32"
         size = 0.0 if exact else {"float32": 2.0 ** -24, "float16": 2.0 ** -11}.get(dtype.name, 0.0)
-        return x * (1 + size * self.random.choice((-1.0, 1.0), np.shape(x))) if size else x
+        if not size:
+            return x
+        error = np.abs(x) * size
+        if dtype.name == "float16":  # below 2 ** -14 its numbers lie 2 ** -24 apart
+            error = np.where(x == 0, 0.0, np.maximum(error, 2.0 ** -25))
+        return x + error * self.random.choice((-1.0, 1.0), np.shape(x))
 
 
 def evaluate(jaxpr: Jaxpr, arrays: Sequence[np.ndarray], noise: Optional[Noise] = None,

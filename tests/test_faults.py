@@ -72,7 +72,8 @@ class TestValues:
     def test_clip_with_nan_bounds(self, run):
         x, nan = np.array([-1, 0.5, np.nan, 9], np.float32), np.float32(np.nan)
         for lo, hi in ((nan, 3), (0, nan), (math.nan, 3), (np.array([0, nan, 0, nan], np.float32), 3), (0, 3)):
-            np.testing.assert_array_equal(run(lambda x, lo=lo, hi=hi: pnp.clip(x, lo, hi))(x), np.clip(x, lo, hi))
+            want = np.minimum(np.maximum(x, lo), hi)
+            np.testing.assert_array_equal(run(lambda x, lo=lo, hi=hi: pnp.clip(x, lo, hi))(x), want)
 
     def test_zero_times_infinity_in_both_modes(self, run):
         x = np.zeros(3, np.float32)

@@ -155,8 +155,8 @@ def test_jit_of_grad_and_grad_of_jit(program):
 
 SEVERAL_PASSES = [
     pf.nn.gelu, pf.nn.softmax, pf.nn.silu, pnp.expm1, pnp.log1p, pnp.erf, pnp.sign, lambda x: pnp.maximum(x, -x),
-    lambda x: pnp.where(x > 0, x, -2 * x), lambda x: pnp.where(x > 0, -2 * x, x), lambda x: x % 0.25, lambda x: 0.7 // x,
-    lambda x: (x + 2) ** (x + 1)]
+    lambda x: pnp.where(x > 0, x, -2 * x), lambda x: pnp.where(x > 0, -2 * x, x), lambda x: x % 0.25,
+    lambda x: 0.7 // x, lambda x: (x + 2) ** (x + 1)]
 
 
 @pytest.mark.parametrize("f", SEVERAL_PASSES)
