@@ -38,7 +38,7 @@ def leaf_array(x: Any, aval: Aval, what: str) -> np.ndarray:
             f"way out: np.asarray(..., np.{aval.dtype.name})" if isinstance(x, (list, tuple)) else None,
             at=user_source(2)))
     try:
-        array = as_numpy(np.asarray(x))
+        array = as_numpy(x)
     except (DtypeError, NarrowingError) as e:
         raise type(e)(message(f"{what}: expected {aval.strong}, got {type_of(np.asarray(x))}: {e}",
                               at=user_source(2))) from None

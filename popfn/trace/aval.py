@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Tuple, Union
 import ml_dtypes
 import numpy as np
 
-from .errors import DtypeError, NarrowingError, ShapeError
+from .errors import DtypeError, NarrowingError, PopfnError, ShapeError, located
 
 DType = np.dtype
 Shape = Tuple[int, ...]
@@ -139,7 +139,10 @@ def spec(shape: Union[int, Iterable[int]], dtype: Any = float32) -> Aval:
     >>> spec((64, 784)), spec(64, "int32")
     (f32[64,784], i32[64])
     """
-    return Aval((shape,) if isinstance(shape, (int, np.integer)) else shape, dtype)
+    try:
+        return Aval((shape,) if isinstance(shape, (int, np.integer)) else shape, dtype)
+    except PopfnError as e:
+        raise located(e) from None
 
 
 # ---------------------------------------------------------------------------- promotion

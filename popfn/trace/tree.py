@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, List, Tuple, TypeVar
 import optree
 import optree.dataclasses
 
-from .errors import TreeError
+from .errors import TreeError, message, user_source
 
 NAMESPACE = "popfn"
 TreeDef = optree.PyTreeSpec
@@ -52,7 +52,8 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     for i, other in enumerate(rest, 1):
         column, other_def = flatten(other)
         if other_def != treedef:
-            raise TreeError(f"tree.map: tree {i} has another structure than tree 0\n  {first_difference(tree, other)}")
+            raise TreeError(message(f"tree.map: tree {i} has another structure than tree 0",
+                                    first_difference(tree, other), at=user_source(2)))
         columns.append(column)
     return unflatten(treedef, [f(*row) for row in zip(*columns)])
 
