@@ -118,7 +118,8 @@ def tolerance(jaxpr: Jaxpr, arrays: Sequence[np.ndarray]) -> Tuple[List[np.ndarr
             continue
         spread = np.max([np.abs(s[i] - x) for s in samples], axis=0)
         ulp = 2.0 ** -10 if aval.dtype == f16 else 2.0 ** -23
-        bounds.append(8 * spread + 4 * spread.max() + 4 * ulp * np.abs(x).max() + 2.0 ** -24 * (aval.dtype == f16))
+        least = 2.0 ** -24 if aval.dtype == f16 else 1e-30  # what may underflow
+        bounds.append(8 * spread + 4 * spread.max() + 4 * ulp * np.abs(x).max() + least)
     return exact, bounds
 
 

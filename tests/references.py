@@ -222,7 +222,7 @@ class Noise(NamedTuple):
 
     random: np.random.Generator
 
-    def __call__(self, primitive: Any, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def __call__(self, primitive: Any, operands: Sequence[np.ndarray], x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         exact = primitive.name in EXACT or primitive.name == "convert" and dtype.name == "float32"
         size = 0.0 if exact else {"float32": 2.0 ** -24, "float16": 2.0 ** -11}.get(dtype.name, 0.0)
         if not size:
@@ -230,6 +230,11 @@ class Noise(NamedTuple):
         error = np.abs(x) * size
         if dtype.name == "float16":  # below 2 ** -14 its numbers lie 2 ** -24 apart
             error = np.where(x == 0, 0.0, np.maximum(error, 2.0 ** -25))
+        if primitive.name in ("sum", "dot_general", "take_transpose"):  # the terms' roundings, where they cancel
+            terms = [np.abs(v) if v.dtype.kind == "f" else v for v in operands]
+            error = error + 2.0 ** -24 * reference(primitive, *terms)
+        if primitive.name == "gelu":  # 1 + tanh cancels below 0
+            error = error + 2.0 ** -24 * np.abs(operands[0])
         return x + error * self.random.choice((-1.0, 1.0), np.shape(x))
 
 
@@ -253,7 +258,7 @@ def evaluate(jaxpr: Jaxpr, arrays: Sequence[np.ndarray], noise: Optional[Noise] 
             results = out if eqn.primitive.multiple else [out]
             results = [wrapped(r, v.aval.dtype) for r, v in zip(results, eqn.outputs)]
             if noise is not None:
-                results = [noise(eqn.primitive, r, v.aval.dtype) for r, v in zip(results, eqn.outputs)]
+                results = [noise(eqn.primitive, operands, r, v.aval.dtype) for r, v in zip(results, eqn.outputs)]
         if watch is not None:
             watch(eqn.primitive, operands, results)
         env.update(zip(eqn.outputs, results))
