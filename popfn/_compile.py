@@ -86,17 +86,16 @@ def jit(f: Function) -> Function:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             kwargs = dict(sorted(kwargs.items()))
-        leaves, structures = tracing.flatten_arguments(args, kwargs)
-        avals = tracing.argument_avals("jit", f, leaves, args, kwargs)
-        signature = Signature(len(args), tuple(kwargs), tuple(structures), tuple(avals))
+        given = tracing.arguments("jit", f, args, kwargs)
+        signature = Signature(len(args), tuple(kwargs), tuple(given.structures), tuple(given.avals))
         entry = cache.get(signature)
         if entry is None:
             names = tracing.leaf_names(f, args, kwargs)
             why = reason(cache, signature, names, tracing.argument_names(f, args, kwargs))
-            entry = Entry(tracing.trace(f, args, kwargs), names, why)
+            entry = Entry(tracing.trace(f, given), names, why)
             if not entry.traced.captures:  # what closes over tracers is good for this trace only
                 cache[signature] = entry
-        return entry.traced.outputs(entry.results(leaves))
+        return entry.traced.outputs(entry.results(given.leaves))
 
     def explain() -> str:
         """What was compiled, how often it was called, and why it was compiled again."""
@@ -155,12 +154,12 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
         if not is_index(n) or not -count <= n < count:
             raise ArgumentError(message(f"lower: state={state!r}, but {function_name(f)} has {count} arguments here",
                                         at=user_source(2)))
-    traced = tracing.trace(f, args, kwargs)
+    given = tracing.arguments("lower", f, args, kwargs)
+    traced = tracing.trace(f, given)
     if traced.captures:
         raise ArgumentError(message(f"lower: {function_name(f)} closes over values of a trace that is still open",
                                     f"seen: {traced.captures[0].describe()}",
                                     "way out: call pf.lower outside of traced functions", at=user_source(2)))
-    structures = tracing.flatten_arguments(args, kwargs)[1]
     names = tracing.argument_names(f, args, kwargs)
-    return build_program(simplify(traced.jaxpr), list(zip(names, structures)), tuple(n % count for n in numbers),
+    return build_program(simplify(traced.jaxpr), list(zip(names, given.structures)), tuple(n % count for n in numbers),
                          traced.out_tree, target=target, name=traced.jaxpr.name)

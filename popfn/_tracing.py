@@ -28,6 +28,16 @@ class Traced(NamedTuple):
         return tree.unflatten(self.out_tree, values)
 
 
+class Arguments(NamedTuple):
+    """A call's arguments, taken apart: all leaves, each argument's structure, each leaf's aval."""
+
+    args: Sequence[Any]
+    kwargs: Dict[str, Any]
+    leaves: List[Any]
+    structures: List[tree.TreeDef]
+    avals: List[Aval]
+
+
 def argument_names(f: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any]) -> List[str]:
     """What the user calls each argument: the parameters' names, `xs[1]` for the second of `*xs`."""
     names: List[str] = []
@@ -119,16 +129,22 @@ def argument_avals(name: str, f: Callable[..., Any], leaves: Sequence[Any], args
     return avals
 
 
+def arguments(name: str, f: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any],
+              arrays: bool = False) -> Arguments:
+    """The arguments of a call that the transform `name` was given; see `argument_avals` for the errors."""
+    leaves, structures = flatten_arguments(args, kwargs)
+    return Arguments(args, kwargs, leaves, structures, argument_avals(name, f, leaves, args, kwargs, arrays))
+
+
 def follows() -> bool:
     """Whether a trace that begins here can follow concrete values: no trace around it hides them."""
     outer = current_trace()
     return outer is None or outer.follow
 
 
-def trace(f: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any], follow: bool = False) -> Traced:
+def trace(f: Callable[..., Any], given: Arguments, follow: bool = False) -> Traced:
     """Trace `f`. With `follow`, Python sees the arguments' values; the caller vouches that they are known."""
-    leaves, structures = flatten_arguments(args, kwargs)
-    avals = argument_avals("tracing", f, leaves, args, kwargs)
+    args, kwargs, leaves, structures, avals = given
     name = getattr(f, "__name__", type(f).__name__)
     with Trace(name, lambda: leaf_names(f, args, kwargs), follow) as t:
         tracers = t.add_inputs(avals)

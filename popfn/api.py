@@ -65,7 +65,7 @@ def make_jaxpr(f: Function) -> Callable[..., Jaxpr]:
     """
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Jaxpr:
-        return tracing.trace(f, args, kwargs).jaxpr
+        return tracing.trace(f, tracing.arguments("make_jaxpr", f, args, kwargs)).jaxpr
     return wrapper
 
 
@@ -76,7 +76,7 @@ def eval_shape(f: Function, *args: Any, **kwargs: Any) -> Any:
     {'total': f32[]}
     """
     check_callable("eval_shape", f, "eval_shape(f, x)")
-    traced = tracing.trace(f, args, kwargs)
+    traced = tracing.trace(f, tracing.arguments("eval_shape", f, args, kwargs))
     return traced.outputs(traced.jaxpr.out_avals)
 
 
@@ -139,15 +139,15 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         numbers = _numbers("grad", f, argnums, args)
-        leaves, structures = tracing.flatten_arguments(args, kwargs)
-        avals = tracing.argument_avals("grad", f, leaves, args, kwargs, arrays=True)
+        given = tracing.arguments("grad", f, args, kwargs, arrays=True)
+        structures, avals = given.structures, given.avals
         wanted = [i in numbers for i, s in enumerate(structures) for _ in range(s.num_leaves)]
         if not allow_int:
             for i, (a, on) in enumerate(zip(avals, wanted)):
                 if on and not a.is_float:
                     _check_float("grad", tracing.leaf_names(f, args, kwargs)[i], a,
                                  "leave it out of argnums, close over it, or pass allow_int=True")
-        traced = tracing.trace(f, args, kwargs, tracing.follows())
+        traced = tracing.trace(f, given, tracing.follows())
         jaxpr, captures = traced.jaxpr, traced.captures
         result = traced.outputs(jaxpr.out_avals)
         if has_aux and not (isinstance(result, tuple) and len(result) == 2):
@@ -156,7 +156,7 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
         _check_scalar("grad", f, result[0] if has_aux else result, has_aux)
         mask = (False,) * len(captures) + tuple(on and a.is_float for a, on in zip(avals, wanted))
         program = vjp_jaxpr(jaxpr, mask, (0,))
-        results = inline(program, [*captures, *leaves, literal(1.0, jaxpr.out_avals[0])])
+        results = inline(program, [*captures, *given.leaves, literal(1.0, jaxpr.out_avals[0])])
         n = len(jaxpr.outputs)
         rest = iter(results[n:])
         column = [None if not on else next(rest) if a.is_float else pnp.zeros(a.shape, dtype=a.dtype)
@@ -189,12 +189,11 @@ def grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux: bool = Fa
 def _traced_floats(name: str, f: Function, primals: Sequence[Any]) -> Tuple[tracing.Traced, List[Any], List[Any]]:
     """f traced on primals that must all be floats, with their leaves and structures."""
     check_callable(name, f, f"{name}(f, x)" if name != "jvp" else "jvp(f, (x,), (t,))")
-    leaves, structures = tracing.flatten_arguments(primals, {})
-    for i, aval in enumerate(tracing.argument_avals(name, f, leaves, primals, {}, arrays=True)):
+    given = tracing.arguments(name, f, primals, {}, arrays=True)
+    for i, aval in enumerate(given.avals):
         if not aval.is_float:
             _check_float(name, tracing.leaf_names(f, primals, {})[i], aval, "close over it")
-    traced = tracing.trace(f, primals, {}, tracing.follows())
-    return traced, leaves, structures
+    return tracing.trace(f, given, tracing.follows()), given.leaves, given.structures
 
 
 def _matched(name: str, what: str, got: Any, structure: tree.TreeDef, avals: Sequence[Aval], root: str) -> List[Any]:

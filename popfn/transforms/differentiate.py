@@ -37,7 +37,7 @@ def push_forward(trace: Trace, jaxpr: Jaxpr, primals: Sequence[Any], tangents: S
                 if t is not None:
                     moves = True
                 directions.append(t)
-            tangent: Any = ()  # nothing moves
+            tangent: Any = None  # nothing moves
             if not moves or not primitive.multiple and not outputs[0].aval.is_float:
                 out = bind(primitive, operands)
             else:
@@ -50,11 +50,11 @@ def push_forward(trace: Trace, jaxpr: Jaxpr, primals: Sequence[Any], tangents: S
                     raise located(e, trace.source) from None
             if not primitive.multiple:
                 env[outputs[0]] = out
-                if type(tangent) is Tracer:
+                if tangent is not None and type(tangent) is not Zero:
                     moving[outputs[0]] = tangent
                 continue
             env.update(zip(outputs, out))
-            for v, t in zip(outputs, tangent):
+            for v, t in zip(outputs, tangent or ()):
                 if type(t) is not Zero and v.aval.is_float:
                     moving[v] = t
     outs = [a if isinstance(a, Literal) else env[a] for a in jaxpr.outputs]

@@ -1,8 +1,8 @@
-"""Replaying a jaxpr's equations under the current trace: the loop that every transform is made of."""
+"""Putting a jaxpr where it is called, and what else the transforms share: checks, source lines, the first env."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from ..trace.array import Array
 from ..trace.aval import as_numpy
@@ -71,7 +71,7 @@ def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
         return [Array.wrap(frozen(y), a) for y, a in zip(outs, jaxpr.out_avals)]
     atoms: Dict[Any, Atom] = {v: trace.atom(x) for v, x in zip(jaxpr.inputs, args)}
     if any(a.aval is not v.aval for v, a in atoms.items()):  # a weak type where a strong one was, or the reverse
-        return replay(trace, jaxpr, args, lambda eqn, operands: bind(eqn.primitive, operands))
+        return replay(trace, jaxpr, args)
     atoms.update((v, trace.atom(c)) for v, c in zip(jaxpr.constvars, constant_arrays(jaxpr)))
     append, new_eqn, around = trace.eqns.append, tuple.__new__, trace.source
     for primitive, inputs, outputs, source in jaxpr.eqns:
@@ -87,13 +87,13 @@ def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
     return [trace.array_of(atoms.get(a, a)) for a in jaxpr.outputs]
 
 
-def replay(trace: Trace, jaxpr: Jaxpr, args: Sequence[Any], apply: Callable[[Eqn, List[Any]], Any]) -> List[Any]:
-    """Go through the equations with `apply(eqn, operands)` and return the outputs."""
+def replay(trace: Trace, jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
+    """`inline` equation by equation, so that every type is inferred anew."""
     env = start_env(jaxpr, args)
     with sources(trace):
         for eqn in jaxpr.eqns:
             trace.source = eqn.source
-            out = apply(eqn, [a if type(a) is Literal else env[a] for a in eqn.inputs])  # type: ignore[index]
+            out = bind(eqn.primitive, [a if type(a) is Literal else env[a] for a in eqn.inputs])  # type: ignore[index]
             if eqn.primitive.multiple:
                 env.update(zip(eqn.outputs, out))
             else:

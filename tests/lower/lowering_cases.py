@@ -25,12 +25,12 @@ def s(*shape, dtype=f32):
 
 
 def jaxpr_of(f, *specs):
-    return tracing.trace(f, specs, {}).jaxpr
+    return tracing.trace(f, tracing.arguments("lower", f, specs, {})).jaxpr
 
 
 def lower(f, *specs, state=(), target="host", name="", names=None):
     """What pf.lower does, without its conveniences."""
-    traced = tracing.trace(f, specs, {})
+    traced = tracing.trace(f, tracing.arguments("lower", f, specs, {}))
     names = names or tracing.argument_names(f, specs, {})
     arguments = [(n, tree.structure(a)) for n, a in zip(names, specs)]
     return build_program(traced.jaxpr, arguments, state, traced.out_tree, target, name)
