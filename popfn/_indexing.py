@@ -6,6 +6,7 @@ from typing import Any, List, Tuple
 import numpy as np
 
 from . import numpy as pnp
+from ._promotion import checked_indices
 from .trace import prims
 from .trace.array import Array
 from .trace.aval import broadcast_shapes, int32
@@ -75,7 +76,7 @@ def normalized(x: Array, key: Tuple[Any, ...]) -> List[Any]:
         elif isinstance(item, slice):
             check_slice(item)
         elif is_array(item):
-            pnp.checked_indices(item, x.shape[axis], axis)
+            checked_indices(item, x.shape[axis], axis)
         axis += 1
     return items
 

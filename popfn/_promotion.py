@@ -8,9 +8,9 @@ import numpy as np
 from .trace import prims
 from .trace.array import Array
 from .trace.aval import SHORT, Aval, Shape, as_numpy, bool_, canonical_dtype, float32, promote_types
-from .trace.errors import DtypeError, ShapeError, located, message, user_source
+from .trace.errors import DtypeError, RangeError, ShapeError, located, message, user_source
 from .trace.jaxpr import Literal
-from .trace.tracer import aval_of, literal
+from .trace.tracer import Tracer, aval_of, literal
 
 Axis = Union[None, int, Sequence[int]]
 #: Python's number types in the order of promotion.
@@ -72,9 +72,14 @@ def as_array(x: Any) -> Array:
     return x if isinstance(x, Array) else Array.wrap(x.value, x.aval) if isinstance(x, Literal) else Array(x)
 
 
+def as_float(x: Any) -> Array:
+    """x as an Array of floats, integers and bools as float32."""
+    return as_array(floats(as_array(x))[0])
+
+
 def in_float32(f: Callable[[Array], Array], x: Any) -> Array:
     """f of x as floats; float16 is computed in float32 and rounded once."""
-    x = as_array(floats(as_array(x))[0])
+    x = as_float(x)
     return prims.convert(f(prims.convert(x, float32)), x.dtype) if x.dtype == np.float16 else f(x)
 
 
@@ -123,3 +128,18 @@ def all_axes(axis: Axis, ndim: int, name: str) -> Tuple[int, ...]:
     if len(set(axes)) != len(axes):
         raise ShapeError(message(f"{name}: axes {axis} are not distinct", at=user_source(3)))
     return tuple(sorted(axes))
+
+
+def checked_indices(indices: Any, size: int, axis: int) -> Any:
+    """Indices as integers, in range if they are known. Raises RangeError (an IndexError) and DtypeError."""
+    aval = aval_of(indices)
+    if aval.dtype.kind not in "iu":
+        raise DtypeError(message(f"an index is an integer, got {aval}", "way out: a mask chooses with pnp.where"
+                                 if aval.dtype == bool_ else None, at=user_source(2)))
+    if not isinstance(indices, Tracer):
+        data = indices.value if isinstance(indices, Array) else as_numpy(indices)
+        bad = data[(data < -size) | (data >= size)]
+        if bad.size:
+            raise RangeError(message(f"index {int(bad.flat[0])} is out of range for axis {axis} of size {size}",
+                                     at=user_source(2)))
+    return indices

@@ -16,7 +16,8 @@ from popfn import nn
 from popfn.trace.errors import DtypeError, ShapeError
 
 EPS = {"float32": 2.0 ** -23, "float16": 2.0 ** -10}
-PUBLIC = sorted(n for n, f in vars(nn).items() if getattr(f, "__module__", "") == "popfn.nn" and not n.startswith("_"))
+PUBLIC = sorted(n for n, f in vars(nn).items()
+                if getattr(f, "__module__", "").startswith("popfn.nn") and not n.startswith("_"))
 
 
 def tanh_gelu(x: np.ndarray) -> np.ndarray:

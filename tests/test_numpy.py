@@ -18,8 +18,7 @@ import popfn.numpy as pnp
 from popfn.trace.errors import DtypeError, NarrowingError, ShapeError
 
 PUBLIC = sorted(n for n, f in vars(pnp).items()
-                if callable(f) and getattr(f, "__module__", "") == "popfn.numpy" and not n.startswith("_")
-                and n != "checked_indices")  # for indexing, not for users
+                if callable(f) and getattr(f, "__module__", "").startswith("popfn.numpy") and not n.startswith("_"))
 EPS = {"float32": 2.0 ** -23, "float16": 2.0 ** -10}
 
 

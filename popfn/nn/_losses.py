@@ -1,66 +1,16 @@
-"""popfn.nn: activations and losses, composed of primitives.
-
->>> import numpy as np, popfn as pf
->>> pf.nn.relu(np.array([-1.0, 2.0], np.float32))
-Array([0., 2.], dtype=float32)
-"""
+"""Losses."""
 from __future__ import annotations
 
 from typing import Any
 
-from . import numpy as pnp
-from ._promotion import all_axes, in_float32, one_axis
-from .trace import prims
-from .trace.array import Array
-from .trace.aval import float32, int32
-from .trace.errors import DtypeError, ShapeError, message, user_source
-from .trace.tracer import aval_of
-
-
-def _float(x: Any) -> Array:
-    x = pnp.asarray(x)
-    return x if x.aval.is_float else pnp.astype(x, float32)
-
-
-def relu(x: Any) -> Array:
-    """max(x, 0), elementwise; the derivative at 0 is 0."""
-    return prims.relu(_float(x))
-
-
-def gelu(x: Any) -> Array:
-    """x times the normal distribution function, in the IPU's tanh form (arXiv 1606.08415, section 2)."""
-    return prims.gelu(_float(x))
-
-
-def sigmoid(x: Any) -> Array:
-    """1 / (1 + exp(-x)), elementwise. float16 is computed in float32."""
-    return in_float32(lambda x: pnp.reciprocal(1.0 + pnp.exp(-x)), x)
-
-
-def silu(x: Any) -> Array:
-    """x sigmoid(x), elementwise; also called swish."""
-    return in_float32(lambda x: x * sigmoid(x), x)
-
-
-def softmax(x: Any, axis: int = -1) -> Array:
-    """exp(x) over its sum along an axis. NaN where every element is -inf."""
-    x = _float(x)
-    return prims.softmax(x, one_axis(axis, x.ndim, "softmax"))
-
-
-def logsumexp(x: Any, axis: pnp.Axis = None, *, keepdims: bool = False) -> Array:
-    """log(sum(exp(x))) over axes, without overflow; -inf where every element is -inf. float16 runs in float32."""
-    def f(x: Array) -> Array:
-        top = prims.stop_gradient(pnp.max(x, axis, keepdims=True))
-        top = pnp.where(pnp.abs(top) == pnp.inf, 0.0, top)
-        total = pnp.log(pnp.sum(pnp.exp(x - top), axis, keepdims=True)) + top
-        return total if keepdims else pnp.squeeze(total, all_axes(axis, x.ndim, "logsumexp"))
-    return in_float32(f, x)
-
-
-def log_softmax(x: Any, axis: int = -1) -> Array:
-    """log(softmax(x)) along an axis, without overflow. float16 is computed in float32."""
-    return in_float32(lambda x: x - logsumexp(x, one_axis(axis, x.ndim, "log_softmax"), keepdims=True), x)
+from .. import numpy as pnp
+from .._promotion import as_float, checked_indices, in_float32
+from ..trace import prims
+from ..trace.array import Array
+from ..trace.aval import float32, int32
+from ..trace.errors import DtypeError, ShapeError, message, user_source
+from ..trace.tracer import aval_of
+from ._activations import logsumexp
 
 
 def one_hot(labels: Any, classes: int, *, dtype: Any = float32) -> Array:
@@ -87,7 +37,7 @@ def cross_entropy(logits: Any, labels: Any) -> Array:
     >>> cross_entropy(np.zeros((2, 4), np.float32), np.array([0, 3]))
     Array(1.3862944, dtype=float32)
     """
-    logits = _float(logits)
+    logits = as_float(logits)
     aval = aval_of(labels)
     if not logits.ndim or aval.shape != logits.shape[:-1]:
         raise ShapeError(message(f"cross_entropy: labels are of the logits' shape without its last axis, got "
@@ -98,7 +48,7 @@ def cross_entropy(logits: Any, labels: Any) -> Array:
     if aval.dtype.kind not in "iu":
         raise DtypeError(message(f"cross_entropy takes integer labels, got {aval}", at=user_source(2)))
     n = logits.shape[-1]
-    labels = pnp.astype(pnp.checked_indices(labels, n, logits.ndim - 1), int32)
+    labels = pnp.astype(checked_indices(labels, n, logits.ndim - 1), int32)
     chosen = one_hot(pnp.clip(pnp.where(labels < 0, labels + n, labels), 0, n - 1), n, dtype=bool)
 
     def f(x: Array) -> Array:

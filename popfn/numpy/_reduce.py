@@ -1,0 +1,119 @@
+"""Reductions."""
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any, Optional, Tuple
+
+import numpy as np
+
+from .._promotion import Axis, all_axes, convert_to, in_float32, one_axis
+from ..trace import prims
+from ..trace.array import Array
+from ..trace.aval import Shape, bool_, int32, uint32
+from ..trace.tracer import literal
+from ._create import asarray, astype
+from ._elementwise import equal, greater, logical_not, truth
+
+
+def _keep(y: Any, shape: Shape, axes: Tuple[int, ...], keepdims: bool) -> Array:
+    if not keepdims:
+        return asarray(y)
+    return prims.reshape(y, tuple(1 if i in axes else n for i, n in enumerate(shape)))
+
+
+def _accumulator(x: Array, dtype: Any) -> Array:
+    if dtype is not None:
+        return astype(x, dtype)
+    kind = x.dtype.kind
+    return x if x.aval.is_float else convert_to(x, uint32 if kind == "u" else int32)
+
+
+def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Sum over axes; bools and small integers in 32 bits, float16 accumulated in float32."""
+    x = _accumulator(asarray(x), dtype)
+    axes = all_axes(axis, x.ndim, "sum")
+    return _keep(prims.sum_over(x, axes), x.shape, axes, keepdims)
+
+
+def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Product over axes; bools and small integers in 32 bits, float16 accumulated in float32."""
+    x = _accumulator(asarray(x), dtype)
+    axes = all_axes(axis, x.ndim, "prod")
+    return _keep(prims.prod_over(x, axes), x.shape, axes, keepdims)
+
+
+def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Mean over axes; float16 accumulated in float32. NaN for no elements."""
+    def f(x: Array) -> Array:
+        axes = all_axes(axis, x.ndim, "mean")
+        count = math.prod(x.shape[a] for a in axes)
+        total = prims.sum_over(x, axes)
+        return _keep(prims.div(total, literal(float(count), x.aval)), x.shape, axes, keepdims)
+    return in_float32(f, x)
+
+
+def var(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Variance over axes: squared distances from the mean, over n - correction; float16 accumulated in float32."""
+    def f(x: Array) -> Array:
+        axes = all_axes(axis, x.ndim, "var")
+        count = math.prod(x.shape[a] for a in axes) - correction
+        d = prims.sub(x, mean(x, axes, keepdims=True))
+        total = prims.sum_over(prims.mul(d, d), axes)
+        return _keep(prims.div(total, literal(float(builtins.max(count, 0)), x.aval)), x.shape, axes, keepdims)
+    return in_float32(f, x)
+
+
+def std(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """Standard deviation over axes: the root of `var`; its derivative where that is 0 is 0."""
+    return in_float32(lambda x: prims.sqrt(var(x, axis, correction=correction, keepdims=keepdims)), x)
+
+
+def _extremum(primitive: Any, on_bools: Any, name: str, x: Any, axis: Axis, keepdims: bool) -> Array:
+    x = asarray(x)
+    axes = all_axes(axis, x.ndim, name)
+    if x.dtype == bool_:
+        return on_bools(x, axis, keepdims=keepdims)
+    return _keep(primitive(x, axes), x.shape, axes, keepdims)
+
+
+def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Largest element over axes; NaN if there is one. Raises ShapeError for no elements."""
+    return _extremum(prims.max_over, any, "max", x, axis, keepdims)
+
+
+def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Smallest element over axes; NaN if there is one. Raises ShapeError for no elements."""
+    return _extremum(prims.min_over, all, "min", x, axis, keepdims)
+
+
+def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Whether any element over axes is nonzero; False for no elements."""
+    return greater(sum(truth(asarray(x)), axis, keepdims=keepdims), 0)
+
+
+def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """Whether all elements over axes are nonzero; True for no elements."""
+    return equal(sum(logical_not(asarray(x)), axis, keepdims=keepdims), 0)
+
+
+def argmax(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
+    """Index of the largest element, int32: the first of equals, NaN being the largest; of the flat array by default."""
+    x = asarray(x)
+    x = convert_to(x, int32) if x.dtype == bool_ else x
+    if axis is None:
+        flat = prims.argmax(prims.reshape(x, (x.size,)), 0)
+        return prims.reshape(flat, (1,) * x.ndim) if keepdims else flat
+    axis = one_axis(axis, x.ndim, "argmax")
+    return _keep(prims.argmax(x, axis), x.shape, (axis,), keepdims)
+
+
+def argmin(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
+    """Index of the smallest element, int32: the first of equals, NaN being smallest; of the flat array by default."""
+    x = asarray(x)
+    if x.dtype.kind == "f":
+        return argmax(prims.neg(x), axis, keepdims=keepdims)
+    if x.dtype.kind == "u":
+        return argmax(prims.sub(literal(np.iinfo(x.dtype).max, x.aval), x), axis, keepdims=keepdims)
+    x = convert_to(x, int32)
+    return argmax(prims.sub(literal(-1, x.aval), x), axis, keepdims=keepdims)  # -1 - x cannot overflow
