@@ -11,6 +11,7 @@ from . import (
     numpy as numpy,
 )
 from ._compile import jit as jit, lower as lower
+from ._vmap import vmap as vmap
 from .api import (
     eval_shape as eval_shape,
     grad as grad,

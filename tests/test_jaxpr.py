@@ -12,7 +12,8 @@ import popfn.numpy as pnp
 from popfn.trace.aval import FLOAT8, SHORT
 from popfn.trace.errors import InputError, JaxprError
 from popfn.trace.jaxpr import Eqn, Jaxpr, Literal, Var
-from popfn.trace.prims.kinds import Add, Broadcast, Neg, Sum
+from popfn.trace.prims.kinds import Add, Neg
+from popfn.trace.prims.shaping import Broadcast, Sum
 from popfn.trace.tracer import Trace, bind
 from popfn.transforms.call import Call
 

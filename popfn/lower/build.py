@@ -17,7 +17,7 @@ from ..trace.aval import BY_NAME, FLOAT8, SHORT
 from ..trace.errors import InputError, LoweringError, message, user_source
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, names
 from ..trace.primitive import Primitive, eval_results
-from ..trace.prims.kinds import Broadcast
+from ..trace.prims.shaping import Broadcast
 from ..trace.prims.structural import Concat, Pad
 from .record import Body, Recording
 from .target import Target

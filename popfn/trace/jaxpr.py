@@ -90,6 +90,11 @@ class Jaxpr:
             found = self.memo[key] = make()
         return found
 
+    def uses_axis(self, name: str) -> bool:
+        """Whether an equation depends on the lane of a mapped axis of this name, as `axis_index` does."""
+        return self.remember(  # type: ignore[no-any-return]
+            ("uses_axis", name), lambda: any(eqn.primitive.uses_axis(name) for eqn in self.eqns))
+
     # ------------------------------------------------------------------ equality
     def key(self) -> Tuple[Any, ...]:
         """A structure that is equal for jaxprs equal up to variable names; constants take part by their avals."""

@@ -6,7 +6,7 @@ The set of rules is closed and the set of primitives is open, so a primitive car
 * ``eval(*arrays)``: the meaning, in NumPy;
 * ``jvp(primals, tangents)``: the result and its tangent, tangents being arrays or `Zero`;
 * ``transpose(ct, *args)``: for linear primitives, cotangents of the arguments that arrive as `Linear`;
-* ``batch(args, dims)``: the primitive over one more axis;
+* ``batch(axis, args, dims)``: the primitive over one more axis, which has another place in each operand;
 * ``lower(px, *tensors)``: the same in PopXL, ``px`` being the SDK's module or popfn's host twin of it.
 
 A primitive of several results sets ``multiple`` and deals in tuples. Parameters are the fields of a frozen dataclass,
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Dict, Sequence, Tuple, Union
+from typing import Any, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -51,6 +51,13 @@ class Linear:
 
     def __repr__(self) -> str:
         return f"Linear({self.aval})"
+
+
+class MappedAxis(NamedTuple):
+    """The axis that vmap adds: its size, and the name by which collectives know it."""
+
+    size: int
+    name: Optional[str] = None
 
 
 class Primitive(abc.ABC):
@@ -104,9 +111,16 @@ class Primitive(abc.ABC):
         """A cotangent, `Zero` or None for each argument; None for those that are not `Linear`."""
         raise MissingRuleError(f"{self.name} has no transpose rule: it is not linear in the argument asked for")
 
-    def batch(self, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
-        """The result over a batch axis and that axis's position; `dims` holds a position or None per argument."""
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
+        """The result over the mapped axis and that axis's place in it (tuples of both if `multiple`).
+
+        `dims` holds the axis's place in each operand, None for those that have none; at least one has it.
+        """
         raise MissingRuleError(f"{self.name} has no batch rule: vmap does not know it")
+
+    def uses_axis(self, name: str) -> bool:
+        """Whether the result depends on the lane of a mapped axis of this name though no operand does."""
+        return False
 
     def params(self, defaults: bool = True) -> Dict[str, Any]:
         """The parameters by name, in the order of the fields; without those left at their default if asked to."""

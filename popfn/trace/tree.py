@@ -91,6 +91,23 @@ def first_difference(want: Any, got: Any, want_name: str = "tree 0", got_name: s
     return f"{path} is {forms[0]} in {want_name}, {forms[1]} in {got_name}"
 
 
+def prefix_leaves(prefix: Any, full: TreeDef) -> List[Any]:
+    """For each leaf of a tree of this structure, the leaf of `prefix` above it; None is a leaf of a prefix.
+
+    Raises TreeError if the prefix is of another structure.
+
+    >>> prefix_leaves((0, None), structure(({"w": 1, "b": 2}, 3)))
+    [0, 0, None]
+    """
+    tree = unflatten(full, range(full.num_leaves))
+    try:
+        spread = optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=NAMESPACE)
+    except ValueError as e:
+        raise TreeError(str(e)) from None
+    places = optree.tree_leaves(tree, none_is_leaf=True, namespace=NAMESPACE)
+    return [x for x, i in zip(spread, places) if i is not None]
+
+
 def register(cls: type, flatten: Callable[[Any], Tuple[Iterable[Any], Any]],
              unflatten: Callable[[Any, Iterable[Any]], Any]) -> type:
     """Make a class a container: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""

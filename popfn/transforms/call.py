@@ -9,9 +9,10 @@ import numpy as np
 from ..trace.aval import Aval
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Jaxpr
-from ..trace.primitive import Linear, Primitive, Zero
+from ..trace.primitive import Linear, MappedAxis, Primitive, Zero
 from ..trace.tracer import bind
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, transpose_jaxpr
+from .vmap import batch_jaxpr
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ class Call(Primitive):
         got = iter(spread(bind(Call(jaxpr), others + moving_only(ct)), moves,
                           [x.aval for x, on in zip(args, linear) if on]))
         return tuple(next(got) if on else None for on in linear)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
+        jaxpr, out_dims = batch_jaxpr(self.jaxpr, axis, tuple(dims))
+        return bind(Call(jaxpr), args), out_dims
+
+    def uses_axis(self, name: str) -> bool:
+        return self.jaxpr.uses_axis(name)
 
     def lower(self, px: Any, *tensors: Any, graphs: Sequence[Any] = ()) -> Any:
         return px.ops.call(graphs[0], *tensors)

@@ -28,6 +28,11 @@ def set_checks(on: bool) -> bool:
     return before
 
 
+def checks_are_on() -> bool:
+    """Whether new jaxprs are checked."""
+    return _checks[0]
+
+
 def checked(jaxpr: Jaxpr) -> Jaxpr:
     """The jaxpr itself, checked if checks are on."""
     return jaxpr.check() if _checks[0] else jaxpr

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
-from ..trace.prims.kinds import Reshape
+from ..trace.prims.shaping import Reshape
 from ..trace.prims.structural import Squeeze
 from .replay import checked
 

@@ -46,13 +46,10 @@ from .elementwise import (
 from .indexing import take as take
 from .kinds import (
     add as add,
-    broadcast_to as broadcast_to,
     mul as mul,
     neg as neg,
-    reshape as reshape,
     safe_mul as safe_mul,
     sub as sub,
-    sum_over as sum_over,
 )
 from .reduce import (
     argmax as argmax,
@@ -60,6 +57,12 @@ from .reduce import (
     min_over as min_over,
     prod_over as prod_over,
     softmax as softmax,
+)
+from .shaping import (
+    broadcast_to as broadcast_to,
+    reshape as reshape,
+    sum_over as sum_over,
+    transpose as transpose,
 )
 from .structural import (
     concat as concat,
@@ -69,5 +72,4 @@ from .structural import (
     reverse as reverse,
     slice_ as slice_,
     squeeze as squeeze,
-    transpose as transpose,
 )

@@ -8,11 +8,12 @@ import numpy as np
 
 from ..aval import Aval, bool_
 from ..errors import DtypeError
-from ..primitive import Linear, Primitive, Zero
+from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
 from .elementwise import log
-from .kinds import Elementwise, Slope, broadcast_operands, broadcast_to, interned, mul, neg, sub, unbroadcast
+from .kinds import Elementwise, Slope, batch_broadcasting, broadcast_operands, mul, neg, sub
+from .shaping import Dims, broadcast_to, interned, unbroadcast
 
 
 # ---------------------------------------------------------------------------- powers
@@ -344,6 +345,9 @@ class Select(Primitive):
         zero = literal(0.0, aval_of(ct))
         return (None, unbroadcast(select(c, ct, zero), x.aval) if type(x) is Linear else None,
                 unbroadcast(select(c, zero, ct), y.aval) if type(y) is Linear else None)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        return batch_broadcasting(self, args, dims)
 
     def lower(self, px: Any, c: Any, x: Any, y: Any) -> Any:
         return px.ops.where(c, x, y)

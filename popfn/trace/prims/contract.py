@@ -10,11 +10,11 @@ import numpy as np
 
 from ..aval import Aval
 from ..errors import DtypeError, ShapeError
-from ..primitive import Linear
+from ..primitive import Linear, MappedAxis
 from ..tracer import aval_of, bind
 from . import lowering
-from .kinds import Axes, Bilinear, check_axes, check_dtype, interned, reshape, safe_mul
-from .structural import transpose
+from .kinds import Bilinear, safe_mul
+from .shaping import Axes, Dims, beside, check_axes, check_dtype, interned, reshape, transpose
 
 
 @functools.lru_cache(maxsize=4096)
@@ -110,6 +110,18 @@ class DotGeneral(Bilinear):
             return None, unpermuted(got, self.y_batch + y_free + self.y_contract)
         got = dot_general(x, ct, x_free, of_x, self.x_batch, batch)
         return None, unpermuted(got, self.y_batch + ascending(self.y_contract, self.x_contract) + y_free)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        (x, y), (i, j) = args, dims
+        x_contract, x_batch = (axes if i is None else beside(axes, i) for axes in (self.x_contract, self.x_batch))
+        y_contract, y_batch = (axes if j is None else beside(axes, j) for axes in (self.y_contract, self.y_batch))
+        if i is not None and j is not None:
+            return dot_general(x, y, x_contract, y_contract, (i, *x_batch), (j, *y_batch)), 0
+        # The mapped axis is one more free axis of its operand.
+        x_free = rest(aval_of(x).ndim, x_contract, x_batch)
+        y_free = rest(aval_of(y).ndim, y_contract, y_batch)
+        dim = x_free.index(i) if i is not None else len(x_free) + y_free.index(j)
+        return dot_general(x, y, x_contract, y_contract, x_batch, y_batch), len(x_batch) + dim
 
     def lower(self, px: Any, x: Any, y: Any) -> Any:
         """(batch, m, k) @ (batch, k, n), with axes moved and merged only where that is needed."""

@@ -9,10 +9,11 @@ import numpy as np
 
 from ..aval import FLOAT8, Aval, bool_, canonical_dtype
 from ..jaxpr import Literal
-from ..primitive import Linear, Primitive, Zero
+from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
-from .kinds import Elementwise, Slope, add, interned, mul, neg, scale, sub, unbroadcast
+from .kinds import Elementwise, Slope, add, mul, neg, scale, sub
+from .shaping import Dims, interned, unbroadcast
 
 
 def affine(x: Any, a: float, b: float) -> Any:
@@ -355,6 +356,9 @@ class Convert(Primitive):
 
     def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
         return (convert(ct, x.aval.dtype, x.aval.weak),)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        return bind(self, args), dims[0]
 
     def lower(self, px: Any, x: Any) -> Any:
         to = lowering.px_dtype(px, self.dtype)

@@ -1,149 +1,25 @@
-"""The abstract kinds, which carry the rules that many primitives share, and the primitives those rules need.
+"""The abstract kinds, which carry the rules that many primitives share, and the arithmetic those rules need.
 
 Elementwise primitives broadcast as NumPy does, because PopXL's do; the cotangent of a broadcast operand is summed.
 """
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..aval import FLOAT8, SHORT, Aval, Shape, bool_, broadcast_shapes
+from ..aval import Aval, Shape, broadcast_shapes
 from ..errors import DtypeError, ShapeError
 from ..jaxpr import Literal
-from ..primitive import Linear, Primitive, Zero
+from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
+from .shaping import Dims, broadcast_to, check_dtype, ranked, to_front, unbroadcast
 
-#: One primitive per class and parameters where it is made often: equal ones then share their memo.
-interned = functools.lru_cache(maxsize=8192, typed=True)(lambda cls, *params: cls(*params))
-
-Axes = Tuple[int, ...]
 #: A derivative: None for zero everywhere, a number, or a function that records it when it is wanted.
 Slope = Union[None, int, float, Callable[[], Any]]
-
-_LETTERS = {d: "b" if d == bool_ else d.kind if d not in FLOAT8 else "8" for d in SHORT}
-_WORDS = {"b": "bool", "i": "signed integers", "u": "unsigned integers", "f": "float16, float32", "8": "float8"}
-
-
-def check_dtype(name: str, aval: Aval, takes: str) -> None:
-    """Raise DtypeError unless the aval's dtype is of one of the kinds in `takes` (letters of b i u f 8)."""
-    if _LETTERS[aval.dtype] not in takes:
-        kinds = [_WORDS[letter] for letter in takes]
-        raise DtypeError(f"{name} takes {', '.join(kinds)}, got {aval}")
-
-
-def check_axes(name: str, axes: Axes, ndim: int) -> None:
-    """Raise ShapeError unless axes are distinct and in range, non-negative."""
-    if len(set(axes)) != len(axes) or not all(isinstance(a, int) and 0 <= a < ndim for a in axes):
-        raise ShapeError(f"{name}: axes {axes} are not distinct axes of a value of rank {ndim}")
-
-
-# ---------------------------------------------------------------------------- structural ones that rules need
-class LinearOp(Primitive):
-    """Linear in its first operand; the others, if any, are indices without a derivative."""
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
-        y = bind(self, primals)
-        t = tangents[0]
-        return y, Zero(y.aval) if type(t) is Zero else bind(self, (t, *primals[1:]))
-
-
-@dataclass(frozen=True)
-class Reshape(LinearOp):
-    """The elements in the same row-major order under another shape."""
-
-    shape: Shape
-
-    def abstract(self, x: Aval) -> Aval:
-        out = x.with_shape(self.shape)
-        if out.size != x.size:
-            raise ShapeError(f"reshape: {x} has {x.size} elements, shape {self.shape} has {out.size}")
-        return out
-
-    def eval(self, x: np.ndarray) -> Any:
-        return np.reshape(x, self.shape)
-
-    def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
-        return (reshape(ct, x.aval.shape),)
-
-    def lower(self, px: Any, x: Any) -> Any:
-        return lowering.reshape(px, x, self.shape)
-
-
-@dataclass(frozen=True)
-class Broadcast(LinearOp):
-    """NumPy's broadcasting to a shape: new axes in front, axes of size 1 repeated."""
-
-    shape: Shape
-
-    def abstract(self, x: Aval) -> Aval:
-        lead = len(self.shape) - x.ndim
-        if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, self.shape[lead:])):
-            raise ShapeError(f"broadcast: {x} does not broadcast to shape {self.shape}")
-        return x.with_shape(self.shape)
-
-    def eval(self, x: np.ndarray) -> Any:
-        return np.array(np.broadcast_to(x, self.shape))
-
-    def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
-        return (unbroadcast(ct, x.aval),)
-
-    def lower(self, px: Any, x: Any) -> Any:
-        return lowering.broadcast(px, x, self.shape)
-
-
-@dataclass(frozen=True)
-class Sum(LinearOp):
-    """Sum over axes. float16 is accumulated in float32 and rounded once; integers wrap."""
-
-    axes: Axes
-
-    def abstract(self, x: Aval) -> Aval:
-        check_dtype("sum", x, "iuf")
-        check_axes("sum", self.axes, x.ndim)
-        return x.with_shape(tuple(n for i, n in enumerate(x.shape) if i not in self.axes))
-
-    def eval(self, x: np.ndarray) -> Any:
-        wide = np.float32 if x.dtype == np.float16 else x.dtype
-        return np.sum(x, axis=self.axes, dtype=wide).astype(x.dtype)
-
-    def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
-        kept = tuple(1 if i in self.axes else n for i, n in enumerate(x.aval.shape))
-        return (broadcast_to(reshape(ct, kept), x.aval.shape),)
-
-    def lower(self, px: Any, x: Any) -> Any:
-        if not self.axes:
-            return x
-        return lowering.in_float32(px, lambda t: px.ops.sum(t, list(self.axes)), x)
-
-
-def reshape(x: Any, shape: Shape) -> Any:
-    """Reshape, left out where it would change nothing."""
-    return x if aval_of(x).shape == shape else bind(interned(Reshape, shape), (x,))
-
-
-def broadcast_to(x: Any, shape: Shape) -> Any:
-    """Broadcast, left out where it would change nothing."""
-    return x if aval_of(x).shape == shape else bind(interned(Broadcast, shape), (x,))
-
-
-def sum_over(x: Any, axes: Axes) -> Any:
-    """Sum over axes, left out where there are none."""
-    return bind(interned(Sum, axes), (x,)) if axes else x
-
-
-def unbroadcast(ct: Any, aval: Aval) -> Any:
-    """Sum a cotangent over the axes along which its operand, of this aval, was broadcast."""
-    shape = aval_of(ct).shape
-    if shape == aval.shape:
-        return ct
-    lead = len(shape) - aval.ndim
-    axes = tuple(range(lead)) + tuple(i + lead for i, n in enumerate(aval.shape) if n == 1 and shape[i + lead] != 1)
-    return reshape(sum_over(ct, axes), aval.shape)
 
 
 # ---------------------------------------------------------------------------- elementwise
@@ -181,6 +57,24 @@ class Elementwise(Primitive):
                 part = scale(slope, t)
                 total = part if total is None else add(total, part)
         return y, Zero(y.aval) if total is None else broadcast_to(total, y.aval.shape)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        return batch_broadcasting(self, args, dims)
+
+
+def batch_broadcasting(primitive: Primitive, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+    """The batch rule of a primitive that broadcasts its operands as NumPy does."""
+    if len(args) == 1:
+        return bind(primitive, args), dims[0]
+    ndims = [aval_of(x).ndim - (d is not None) for x, d in zip(args, dims)]
+    ndim = max(ndims)
+    at = {d for d in dims if d is not None}
+    dim = min(at)
+    # The mapped axis may stay where it is if all have it there, and none broadcasts along it.
+    if len(at) > 1 or any(n != ndim if d is not None else n > ndim - dim for n, d in zip(ndims, dims)):
+        args = [x if d is None else ranked(to_front(x, d), ndim) for x, d in zip(args, dims)]
+        dim = 0
+    return bind(primitive, args), dim
 
 
 def broadcast_operands(name: str, avals: Sequence[Aval]) -> Shape:

@@ -9,13 +9,26 @@ import numpy as np
 
 from ..aval import Aval, int32
 from ..errors import ShapeError
-from ..primitive import Primitive, Zero
+from ..primitive import MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind
 from . import lowering
 from .binary import eq
 from .elementwise import convert, div
-from .kinds import Axes, add, broadcast_to, check_axes, check_dtype, interned, mul, reshape, safe_mul, sub, sum_over
-from .structural import concat, slice_axis, transpose
+from .kinds import add, mul, safe_mul, sub
+from .shaping import (
+    Axes,
+    Dims,
+    beside,
+    broadcast_to,
+    check_axes,
+    check_dtype,
+    interned,
+    reshape,
+    sum_over,
+    transpose,
+    without,
+)
+from .structural import concat, slice_axis
 
 
 def reduced(shape: Sequence[int], axes: Axes, keep: bool = False) -> Tuple[int, ...]:
@@ -45,6 +58,10 @@ class Extremum(Primitive):
         wins = convert(eq(x, reshape(y, kept)), y.aval.dtype)
         share = div(wins, reshape(sum_over(wins, self.axes), kept))
         return y, sum_over(safe_mul(share, t), self.axes)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        axes = beside(self.axes, dims[0])
+        return bind(interned(type(self), axes), args), without(axes, dims[0])
 
     def lower(self, px: Any, x: Any) -> Any:
         if not self.axes:
@@ -117,6 +134,10 @@ class Prod(Primitive):
         return reshape(transpose(x, self.axes + rest), (math.prod(shape[a] for a in self.axes),
                                                         *(shape[i] for i in rest)))
 
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        axes = beside(self.axes, dims[0])
+        return bind(interned(type(self), axes), args), without(axes, dims[0])
+
     def lower(self, px: Any, x: Any) -> Any:
         if not self.axes:
             return x
@@ -138,6 +159,10 @@ class Argmax(Primitive):
 
     def eval(self, x: np.ndarray) -> Any:
         return np.argmax(x, self.axis).astype(np.int32)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        along, = beside((self.axis,), dims[0])
+        return argmax(args[0], along), without((along,), dims[0])
 
     def lower(self, px: Any, x: Any) -> Any:
         ops = px.ops
@@ -174,6 +199,10 @@ class Softmax(Primitive):
         kept = reduced(y.aval.shape, (self.axis,), keep=True)
         inner = reshape(sum_over(safe_mul(y, t), (self.axis,)), kept)
         return y, safe_mul(y, sub(t, broadcast_to(inner, y.aval.shape)))
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        along, = beside((self.axis,), dims[0])
+        return softmax(args[0], along), dims[0]
 
     def lower(self, px: Any, x: Any) -> Any:
         return lowering.in_float32(px, lambda t: px.ops.softmax(t, self.axis), x)

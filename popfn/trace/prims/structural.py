@@ -6,34 +6,28 @@ from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, Shape, canonical_dtype
+from ..aval import Aval, Shape, bool_, canonical_dtype
 from ..errors import DtypeError, ShapeError
-from ..primitive import Linear, Primitive, Zero
+from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
-from .kinds import Axes, LinearOp, broadcast_to, check_axes, interned, reshape, sub, sum_over
-
-
-@dataclass(frozen=True)
-class Transpose(LinearOp):
-    """Axis i of the result is axis permutation[i] of the operand."""
-
-    permutation: Axes
-
-    def abstract(self, x: Aval) -> Aval:
-        if sorted(self.permutation) != list(range(x.ndim)):
-            raise ShapeError(f"transpose: {self.permutation} is not a permutation of the axes of {x}")
-        return x.with_shape(tuple(x.shape[i] for i in self.permutation))
-
-    def eval(self, x: np.ndarray) -> Any:
-        return np.transpose(x, self.permutation)
-
-    def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
-        inverse = sorted(range(len(self.permutation)), key=self.permutation.__getitem__)
-        return (transpose(ct, tuple(inverse)),)
-
-    def lower(self, px: Any, x: Any) -> Any:
-        return lowering.transpose(px, x, self.permutation)
+from .binary import select
+from .kinds import sub
+from .shaping import (
+    Axes,
+    Dims,
+    LinearOp,
+    beside,
+    broadcast_to,
+    check_axes,
+    in_lanes,
+    interned,
+    ranked,
+    reshape,
+    sum_over,
+    to_front,
+    without,
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +48,10 @@ class Squeeze(LinearOp):
 
     def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
         return (reshape(ct, x.aval.shape),)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        axes = beside(self.axes, dims[0])
+        return squeeze(args[0], axes), without(axes, dims[0])
 
     def lower(self, px: Any, x: Any) -> Any:
         return px.ops.squeeze(x, list(self.axes)) if self.axes else x
@@ -86,6 +84,12 @@ class Slice(LinearOp):
         high = tuple(n - end for n, end in zip(x.aval.shape, ends))
         return (pad(ct, literal(0, aval_of(ct)), self.starts, high, tuple(s - 1 for s in self.strides)),)
 
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        dim = dims[0]
+        starts, stops, strides = (v[:dim] + (whole,) + v[dim:] for v, whole in (
+            (self.starts, 0), (self.stops, axis.size), (self.strides, 1)))
+        return slice_(args[0], starts, stops, strides), dim
+
     def lower(self, px: Any, x: Any) -> Any:
         cut = [i for i, n in enumerate(x.shape) if (self.starts[i], self.stops[i]) != (0, n)]
         if cut:
@@ -108,6 +112,9 @@ class Reverse(LinearOp):
 
     def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
         return (reverse(ct, self.axes),)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        return reverse(args[0], beside(self.axes, dims[0])), dims[0]
 
     def lower(self, px: Any, x: Any) -> Any:
         if not self.axes:
@@ -152,6 +159,9 @@ class Concat(Primitive):
             out.append(slice_axis(ct, self.axis, at, at + n) if type(x) is Linear else None)
             at += n
         return tuple(out)
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        return concat([in_lanes(x, d, axis) for x, d in zip(args, dims)], self.axis + 1), 0
 
     def lower(self, px: Any, *xs: Any) -> Any:
         return px.ops.concat(list(xs), self.axis) if len(xs) > 1 else xs[0]
@@ -204,6 +214,22 @@ class Pad(Primitive):
             by_value = sub(sum_over(ct, tuple(range(ndim))), sum_over(inner, tuple(range(ndim))))
         return inner if type(x) is Linear else None, by_value
 
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, int]:
+        (x, value), (dim, of_value) = args, dims
+        if of_value is None:
+            low, high, interior = (v[:dim] + (0,) + v[dim:] for v in (self.low, self.high, self.interior))
+            return pad(x, value, low, high, interior), dim
+        # A pad of False around a field of True tells where the value goes, which is another one in each lane.
+        shape = aval_of(x).shape if dim is None else tuple(n for i, n in enumerate(aval_of(x).shape) if i != dim)
+        inside = pad(broadcast_to(literal(True, Aval(shape, bool_)), shape), literal(False, Aval((), bool_)),
+                     self.low, self.high, self.interior)
+        zero = literal(0, aval_of(x).strong)
+        if dim is None:
+            padded = pad(x, zero, self.low, self.high, self.interior)
+        else:
+            padded, _ = self.batch(axis, (to_front(x, dim), zero), (0, None))
+        return select(inside, padded, ranked(value, len(shape))), 0
+
     def lower(self, px: Any, x: Any, value: Any) -> Any:
         ops = px.ops
         for axis, (lo, hi, gap) in enumerate(zip(self.low, self.high, self.interior)):
@@ -252,11 +278,6 @@ class Iota(Primitive):
 def instantiate(t: Any) -> Any:
     """A tangent with symbolic zeros written out."""
     return broadcast_to(literal(0, t.aval), t.aval.shape) if type(t) is Zero else t
-
-
-def transpose(x: Any, permutation: Axes) -> Any:
-    """Transpose, left out where it would change nothing."""
-    return x if permutation == tuple(range(aval_of(x).ndim)) else bind(interned(Transpose, permutation), (x,))
 
 
 def squeeze(x: Any, axes: Axes) -> Any:

@@ -1,0 +1,125 @@
+"""vmap as a user meets it: which leaves have the mapped axis, and where."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+from . import _tracing as tracing, numpy as pnp
+from .api import Function, decorator, is_index, wraps
+from .trace import tree
+from .trace.aval import Aval
+from .trace.errors import ArgumentError, TreeError, function_name, message, user_source
+from .trace.primitive import MappedAxis
+from .transforms.replay import inline
+from .transforms.vmap import batch_jaxpr
+
+
+@decorator
+def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optional[int] = None) -> Function:
+    """A function that applies `f` to each element along an axis of its arguments, as one program over that axis.
+
+    `in_axes` says which axis of each array is mapped: an integer (negative ones count from the end), None for what is
+    the same for every element, or a tuple with such an entry for each positional argument, where an entry may be a tree
+    whose leaves stand above the argument's. Arguments by keyword are mapped over their first axis. `out_axes` says
+    where the results have the axis, an integer or a tree of them; None is for results that do not depend on mapped
+    ones. `axis_size` is needed only where nothing is mapped.
+
+    Raises ArgumentError that names the arguments if sizes along the axis differ, if an array has no such axis, or if a
+    result with `out_axes` None does depend on the element.
+
+    >>> import numpy as np
+    >>> vmap(lambda x, y: x @ y, in_axes=(0, None))(np.eye(2, dtype=np.float32), np.array([3.0, 4.0], np.float32))
+    Array([3., 4.], dtype=float32)
+    """
+    @wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        given = tracing.arguments("vmap", f, args, kwargs, arrays=True)
+        dims = _input_axes(f, in_axes, given)
+        size = _size(f, given, dims, axis_size)
+        lanes = [a if d is None else a.with_shape(a.shape[:d] + a.shape[d + 1:]) for a, d in zip(given.avals, dims)]
+        traced = tracing.trace(f, given._replace(avals=lanes))
+        axis = MappedAxis(size)
+        wanted = _output_axes(f, out_axes, traced)
+        every = (None,) * len(traced.captures) + tuple(dims)
+        batched = batch_jaxpr(traced.jaxpr, axis, every)
+        outs = inline(batched.jaxpr, [*traced.captures, *given.leaves])
+        return traced.outputs([
+            _placed(f, traced, i, *result, axis) for i, result in enumerate(zip(outs, batched.dims, wanted))])
+    return wrapper
+
+
+def _input_axes(f: Function, in_axes: Any, given: tracing.Arguments) -> List[Optional[int]]:
+    """The mapped axis of each leaf, counted from the front."""
+    count = len(given.args)
+    entries = in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * count
+    if len(entries) != count:
+        raise ArgumentError(message(
+            f"vmap: in_axes has {len(entries)} entries, but {function_name(f)} was called with {count} positional "
+            "arguments", f"seen: in_axes={in_axes!r}", at=user_source(3)))
+    names = tracing.argument_names(f, given.args, given.kwargs)
+    dims: List[Any] = []
+    for entry, structure, name in zip([*entries, *[0] * len(given.kwargs)], given.structures, names):
+        try:
+            dims += tree.prefix_leaves(entry, structure)
+        except TreeError as e:
+            raise ArgumentError(message(f"vmap: in_axes for argument {name} of {function_name(f)} is no tree above it: "
+                                        f"{e}", f"seen: {entry!r}", at=user_source(3))) from None
+    for i, (d, aval) in enumerate(zip(dims, given.avals)):
+        if d is None:
+            continue
+        if not is_index(d) or not -aval.ndim <= d < aval.ndim:
+            path = tracing.leaf_names(f, given.args, given.kwargs)[i]
+            way = "write None in in_axes for what is the same for every element" if not aval.ndim else None
+            raise ArgumentError(message(f"vmap: argument {path} of {function_name(f)} is {aval}, which has no axis "
+                                        f"{d!r} to map over", f"way out: {way}" if way else None, at=user_source(3)))
+        dims[i] = int(d) % aval.ndim
+    return dims
+
+
+def _size(f: Function, given: tracing.Arguments, dims: Sequence[Optional[int]], axis_size: Optional[int]) -> int:
+    """The size of the mapped axis."""
+    sizes: Dict[int, int] = {}  # a size and the first leaf that has it
+    for i, (d, aval) in enumerate(zip(dims, given.avals)):
+        if d is not None:
+            sizes.setdefault(aval.shape[d], i)
+    if axis_size is not None and (not is_index(axis_size) or axis_size < 0):
+        raise ArgumentError(message(f"vmap: axis_size is a size of 0 or more, got {axis_size!r}", at=user_source(3)))
+    if not sizes and axis_size is None:
+        raise ArgumentError(message(f"vmap: no argument of {function_name(f)} is mapped, so that the size is not known",
+                                    "way out: give an argument an axis in in_axes, or pass axis_size=",
+                                    at=user_source(3)))
+    if len(sizes) > 1 or axis_size is not None and any(n != axis_size for n in sizes):
+        paths = tracing.leaf_names(f, given.args, given.kwargs)
+        seen = [f"{n} along axis {dims[i]} of {paths[i]}, {given.avals[i]}" for n, i in sizes.items()]
+        seen += [f"axis_size={axis_size}"] * (axis_size is not None)
+        raise ArgumentError(message(f"vmap: the mapped axes of {function_name(f)}'s arguments differ in size",
+                                    *(f"seen: {s}" for s in seen), at=user_source(3)))
+    return next(iter(sizes)) if axis_size is None else int(axis_size)
+
+
+def _output_axes(f: Function, out_axes: Any, traced: tracing.Traced) -> List[Any]:
+    """Where each leaf of the result is to have the axis."""
+    try:
+        return tree.prefix_leaves(out_axes, traced.out_tree)
+    except TreeError as e:
+        raise ArgumentError(message(f"vmap: out_axes is no tree above the result of {function_name(f)}: {e}",
+                                    f"seen: out_axes={out_axes!r}", at=user_source(3))) from None
+
+
+def _placed(f: Function, traced: tracing.Traced, i: int, x: Any, dim: Optional[int], want: Union[None, int, Any],
+            axis: MappedAxis) -> Any:
+    """A result with the axis where it is wanted."""
+    aval: Aval = traced.jaxpr.out_avals[i]
+
+    def fault(text: str, way: Optional[str]) -> ArgumentError:
+        path = tree.paths(traced.out_tree, "result")[i]
+        return ArgumentError(message(f"vmap: {path} of {function_name(f)}, {aval} for each element, {text}",
+                                     f"way out: {way}" if way else None, at=user_source(4)))
+    if want is None:
+        if dim is not None:
+            raise fault("depends on the element, but out_axes says None", "give it an axis in out_axes")
+        return x
+    if not is_index(want) or not -aval.ndim - 1 <= want <= aval.ndim:
+        raise fault(f"cannot have the mapped axis at {want!r}", None)
+    if dim is None:
+        x, dim = pnp.broadcast_to(x, (axis.size, *aval.shape)), 0
+    return pnp.moveaxis(x, dim, int(want))

@@ -1,0 +1,87 @@
+"""vmap of jaxprs: every equation over one more axis, by the primitives' batch rules.
+
+Only what depends on a mapped input gets the axis; it may have another place in each value. An equation that nothing
+mapped goes into is recorded once, as it is.
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..trace.aval import Aval
+from ..trace.errors import JaxprError, MissingRuleError, located
+from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal
+from ..trace.primitive import MappedAxis
+from ..trace.prims.shaping import in_lanes
+from ..trace.tracer import Trace, aval_of, bind
+from . import replay
+
+Places = Tuple[Optional[int], ...]
+
+
+class Batched(NamedTuple):
+    """A jaxpr over one more axis, and where its outputs have it; None for those that are equal in all lanes."""
+
+    jaxpr: Jaxpr
+    dims: Places
+
+
+def batch_jaxpr(jaxpr: Jaxpr, axis: MappedAxis, dims: Places, in_front: Tuple[bool, ...] = ()) -> Batched:
+    """The jaxpr over the axis, which its inputs have at `dims`; remembered.
+
+    Outputs in the mask `in_front` get the axis in front, even if they are equal in all lanes.
+    """
+    def make() -> Batched:
+        with Trace(jaxpr.name) as trace:
+            args = [trace.input(mapped_aval(a, axis, d)) for a, d in zip(jaxpr.in_avals, dims)]
+            outs, out_dims = push_lanes(trace, jaxpr, axis, args, dims)
+            for i, on in enumerate(in_front):
+                if on:
+                    outs[i], out_dims[i] = in_lanes(outs[i], out_dims[i], axis), 0
+            result = trace.finish(outs)
+        return Batched(replay.checked(result), tuple(out_dims))
+    return jaxpr.remember(("vmap", axis, dims, in_front), make)
+
+
+def mapped_aval(aval: Aval, axis: MappedAxis, dim: Optional[int]) -> Aval:
+    """The type of a value of this type with the mapped axis at `dim`."""
+    return aval if dim is None else aval.with_shape(aval.shape[:dim] + (axis.size,) + aval.shape[dim:])
+
+
+def push_lanes(trace: Trace, jaxpr: Jaxpr, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Optional[int]],
+               ) -> Tuple[List[Any], List[Optional[int]]]:
+    """The outputs for mapped inputs under `trace`, and where they have the axis."""
+    env: Dict[Any, Any] = replay.start_env(jaxpr, args)
+    places: Dict[Atom, int] = {v: d for v, d in zip(jaxpr.inputs, dims) if d is not None}
+    with replay.sources(trace):
+        for eqn in jaxpr.eqns:
+            primitive = eqn.primitive
+            trace.source = eqn.source
+            operands = [a if type(a) is Literal else env[a] for a in eqn.inputs]
+            at = [places.get(a) for a in eqn.inputs]
+            if all(d is None for d in at) and (axis.name is None or not primitive.uses_axis(axis.name)):
+                results = bind(primitive, operands)
+                out_dims: Sequence[Optional[int]] = (None,) * len(eqn.outputs)
+            else:
+                try:
+                    results, out_dims = primitive.batch(axis, operands, at)
+                except MissingRuleError as e:
+                    raise located(e, eqn.source) from None
+                if not primitive.multiple:
+                    out_dims = (out_dims,)  # type: ignore[assignment]
+            results = results if primitive.multiple else (results,)
+            if replay.checks_are_on():
+                check_types(eqn, axis, results, out_dims)
+            for v, x, d in zip(eqn.outputs, results, out_dims):
+                env[v] = x
+                if d is not None:
+                    places[v] = d
+    return ([a if isinstance(a, Literal) else env[a] for a in jaxpr.outputs], [places.get(a) for a in jaxpr.outputs])
+
+
+def check_types(eqn: Eqn, axis: MappedAxis, results: Sequence[Any], dims: Sequence[Optional[int]]) -> None:
+    """Raise JaxprError unless a batch rule gave results of the equation's types with the mapped axis."""
+    got = [aval_of(x) for x in results]
+    want = [mapped_aval(v.aval, axis, d) for v, d in zip(eqn.outputs, dims)]
+    if got != want or len(got) != len(eqn.outputs):
+        raise JaxprError(f"the batch rule of {eqn.primitive.name} gives {', '.join(map(str, got))}, but the results "
+                         f"over the mapped axis are {', '.join(map(str, want))}")
