@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Tuple
 
 import numpy as np
 import pytest
-from cases import CASES, Case
+from cases import CASES, LINEAR, ULPS, Case
 from programs import lowered
 from references import assert_within, evaluate, jacobian, reference, rounded, second_derivative, widened
 
@@ -24,7 +24,6 @@ from popfn.transforms.differentiate import jvp_jaxpr, transpose_jaxpr, vjp_jaxpr
 from popfn.transforms.simplify import simplify
 
 EPS = {"float32": 2.0 ** -23, "float16": 2.0 ** -10, "float8_e4m3fnuz": 2.0 ** -3, "float8_e5m2fnuz": 2.0 ** -2}
-ULPS = {"pow": 8, "integer_pow": 8, "expm1": 8, "log1p": 8, "prod": 8}  # chains of roundings; 4 elsewhere
 
 
 def some(rows: List[Case]) -> Any:
@@ -253,13 +252,6 @@ def test_transpose_is_the_adjoint_of_the_jvp(case):
             for forward, backward in zip(by_operand, lines):
                 assert_jacobian(backward, forward, [forward.dtype, backward.dtype], 8)
 
-
-LINEAR = {  # the sets of operands in which a primitive is linear, up to a constant
-    **{name: [(0,)] for name in (
-        "neg", "div", "reshape", "broadcast", "transpose", "squeeze", "slice", "reverse", "sum",
-                                 "take", "take_transpose", "convert")},
-    **{name: [(0,), (1,)] for name in ("mul", "safe_mul", "dot_general")},
-    **{name: [(0,), (1,), (0, 1)] for name in ("add", "sub", "pad", "concat")}, "select": [(1,), (2,), (1, 2)]}
 
 
 def test_every_transpose_rule_is_tested():

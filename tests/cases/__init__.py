@@ -1,0 +1,3 @@
+"""The table that drives the rule tests: a file of rows for each family of primitives; `table` has what they share."""
+from . import basic as basic
+from .table import CASES as CASES, LINEAR as LINEAR, ULPS as ULPS, Case as Case, P as P
