@@ -10,6 +10,19 @@ from . import (
     nn as nn,
     numpy as numpy,
 )
+from ._collectives import (
+    all_gather as all_gather,
+    all_to_all as all_to_all,
+    axis_index as axis_index,
+    axis_size as axis_size,
+    pmax as pmax,
+    pmean as pmean,
+    pmin as pmin,
+    ppermute as ppermute,
+    psum as psum,
+    psum_scatter as psum_scatter,
+    pvary as pvary,
+)
 from ._compile import jit as jit, lower as lower
 from ._vmap import vmap as vmap
 from .api import (

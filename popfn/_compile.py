@@ -14,7 +14,7 @@ from .trace.annotations import annotations_of
 from .trace.array import Array
 from .trace.aval import Aval, scalar_array, spec as spec
 from .trace.errors import ArgumentError, function_name, message, user_source
-from .trace.tracer import bind, current_trace
+from .trace.tracer import bind, current_trace, named_axes
 from .transforms.call import Call
 from .transforms.simplify import simplify
 
@@ -28,6 +28,7 @@ class Signature(NamedTuple):
     keywords: Tuple[str, ...]
     structures: Tuple[tree.TreeDef, ...]
     avals: Tuple[Aval, ...]
+    axes: Tuple[Tuple[str, int], ...] = ()  # the named axes in scope
 
 
 class Entry:
@@ -87,7 +88,8 @@ def jit(f: Function) -> Function:
         if kwargs:
             kwargs = dict(sorted(kwargs.items()))
         given = tracing.arguments("jit", f, args, kwargs)
-        signature = Signature(len(args), tuple(kwargs), tuple(given.structures), tuple(given.avals))
+        signature = Signature(len(args), tuple(kwargs), tuple(given.structures), tuple(given.avals),
+                              tuple(sorted(named_axes().items())))
         entry = cache.get(signature)
         if entry is None:
             names = tracing.leaf_names(f, args, kwargs)

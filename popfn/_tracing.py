@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -142,11 +142,15 @@ def follows() -> bool:
     return outer is None or outer.follow
 
 
-def trace(f: Callable[..., Any], given: Arguments, follow: bool = False) -> Traced:
-    """Trace `f`. With `follow`, Python sees the arguments' values; the caller vouches that they are known."""
+def trace(f: Callable[..., Any], given: Arguments, follow: bool = False, axes: Optional[Dict[str, int]] = None,
+          ) -> Traced:
+    """Trace `f`, mapped over the named `axes`.
+
+    With `follow`, Python sees the arguments' values; the caller vouches that they are known.
+    """
     args, kwargs, leaves, structures, avals = given
     name = getattr(f, "__name__", type(f).__name__)
-    with Trace(name, lambda: leaf_names(f, args, kwargs), follow) as t:
+    with Trace(name, lambda: leaf_names(f, args, kwargs), follow, axes) as t:
         tracers = t.add_inputs(avals)
         if follow:
             t.values = {v.variable: (x if isinstance(x, Array) else Array(x)).followed()

@@ -10,18 +10,20 @@ from .trace.aval import Aval
 from .trace.errors import ArgumentError, TreeError, function_name, message, user_source
 from .trace.primitive import MappedAxis
 from .transforms.replay import inline
-from .transforms.vmap import batch_jaxpr
+from .transforms.vmap import batch_jaxpr, lane_aval
 
 
 @decorator
-def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optional[int] = None) -> Function:
+def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optional[int] = None,
+         axis_name: Optional[str] = None) -> Function:
     """A function that applies `f` to each element along an axis of its arguments, as one program over that axis.
 
     `in_axes` says which axis of each array is mapped: an integer (negative ones count from the end), None for what is
     the same for every element, or a tuple with such an entry for each positional argument, where an entry may be a tree
     whose leaves stand above the argument's. Arguments by keyword are mapped over their first axis. `out_axes` says
     where the results have the axis, an integer or a tree of them; None is for results that do not depend on mapped
-    ones. `axis_size` is needed only where nothing is mapped.
+    ones. `axis_size` is needed only where nothing is mapped. With an `axis_name`, collectives such as `psum` work
+    between the elements.
 
     Raises ArgumentError that names the arguments if sizes along the axis differ, if an array has no such axis, or if a
     result with `out_axes` None does depend on the element.
@@ -30,14 +32,17 @@ def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optiona
     >>> vmap(lambda x, y: x @ y, in_axes=(0, None))(np.eye(2, dtype=np.float32), np.array([3.0, 4.0], np.float32))
     Array([3., 4.], dtype=float32)
     """
+    if axis_name is not None and not (isinstance(axis_name, str) and axis_name.isidentifier()):
+        raise ArgumentError(message(f"vmap: axis_name is a name, got {axis_name!r}", at=user_source(2)))
+
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         given = tracing.arguments("vmap", f, args, kwargs, arrays=True)
         dims = _input_axes(f, in_axes, given)
         size = _size(f, given, dims, axis_size)
-        lanes = [a if d is None else a.with_shape(a.shape[:d] + a.shape[d + 1:]) for a, d in zip(given.avals, dims)]
-        traced = tracing.trace(f, given._replace(avals=lanes))
-        axis = MappedAxis(size)
+        axis = MappedAxis(size, axis_name)
+        lanes = [a if d is None else lane_aval(a, d, axis) for a, d in zip(given.avals, dims)]
+        traced = tracing.trace(f, given._replace(avals=lanes), axes={axis_name: size} if axis_name else None)
         wanted = _output_axes(f, out_axes, traced)
         every = (None,) * len(traced.captures) + tuple(dims)
         batched = batch_jaxpr(traced.jaxpr, axis, every)

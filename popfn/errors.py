@@ -2,6 +2,7 @@
 from .trace.errors import (
     AnnotationError as AnnotationError,
     ArgumentError as ArgumentError,
+    AxisError as AxisError,
     ConcretizationError as ConcretizationError,
     DeviceError as DeviceError,
     DtypeError as DtypeError,

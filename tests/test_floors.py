@@ -19,7 +19,7 @@ FLOORS = [
     ["popfn.numpy", "popfn.nn", "popfn._indexing", "popfn._operators", "popfn._promotion"],
     ["popfn.transforms"],
     ["popfn.lower"],
-    ["popfn.api", "popfn._tracing", "popfn._compile", "popfn._vmap"],
+    ["popfn.api", "popfn._tracing", "popfn._compile", "popfn._vmap", "popfn._collectives"],
     ["popfn"],
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

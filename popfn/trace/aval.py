@@ -1,12 +1,12 @@
 """Aval: the type of a value, and how types combine.
 
-An aval is a shape, a dtype and a weak flag. Avals are interned: equal ones are one object, so that tracing compares
-them by identity and the memo tables of the primitives are keyed by them.
+An aval is a shape, a dtype, a weak flag and the named axes over which the value varies. Avals are interned: equal ones
+are one object, so that tracing compares them by identity and the memo tables of the primitives are keyed by them.
 """
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, Iterable, Tuple, Union
+from typing import Any, Dict, FrozenSet, Iterable, Tuple, Union
 
 import ml_dtypes
 import numpy as np
@@ -63,21 +63,25 @@ def canonical_dtype(dtype: Any) -> np.dtype:
     return d
 
 
-#: Every aval there is, by shape, dtype and weak flag.
-INTERNED: Dict[Tuple[Any, Any, bool], Aval] = {}
+AxisNames = FrozenSet[str]
+NO_AXES: AxisNames = frozenset()
+#: Every aval there is, by shape, dtype and weak flag, and by the axes over which it varies where there are any.
+INTERNED: Dict[Tuple[Any, ...], Aval] = {}
 
 
 class Aval:
     """The type of a value: `Aval((4, 2), "float32")`, printed `f32[4,2]`.
 
     `weak` marks the type of a Python scalar, which takes on the dtype of what it meets; it prints as `~f32[]`.
-    Equal avals are the same object. Raises ShapeError for a negative size and DtypeError for an unsupported dtype.
+    `varying` holds the names of the mapped axes (`vmap(axis_name=...)`) along which the value may differ; it prints as
+    `f32[4]{i}`. Equal avals are the same object. Raises ShapeError for a negative size and DtypeError for an
+    unsupported dtype.
 
     >>> Aval((4, 2), "float32")
     f32[4,2]
     """
 
-    __slots__ = ("shape", "dtype", "weak", "ndim", "size", "is_float", "strong")
+    __slots__ = ("shape", "dtype", "weak", "ndim", "size", "is_float", "strong", "varying", "invariant")
     shape: Shape
     dtype: np.dtype
     weak: bool
@@ -85,9 +89,11 @@ class Aval:
     size: int
     is_float: bool
     strong: Aval
+    varying: AxisNames
+    invariant: Aval
 
-
-    def __new__(cls, shape: Iterable[int], dtype: Any = float32, weak: bool = False) -> Aval:
+    def __new__(cls, shape: Iterable[int], dtype: Any = float32, weak: bool = False,
+                varying: Iterable[str] = ()) -> Aval:
         try:
             shape = tuple(shape)
         except TypeError:
@@ -95,11 +101,11 @@ class Aval:
         for n in shape:
             if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
                 raise ShapeError(f"a shape holds sizes of 0 or more, got {shape}")
-        return cls._make(tuple(int(n) for n in shape), canonical_dtype(dtype), bool(weak))
+        return cls._make(tuple(int(n) for n in shape), canonical_dtype(dtype), bool(weak), frozenset(varying))
 
     @classmethod
-    def _make(cls, shape: Shape, dtype: np.dtype, weak: bool) -> Aval:
-        key = (shape, dtype, weak)
+    def _make(cls, shape: Shape, dtype: np.dtype, weak: bool, varying: AxisNames = NO_AXES) -> Aval:
+        key = (shape, dtype, weak, varying) if varying else (shape, dtype, weak)
         self = INTERNED.get(key)
         if self is None:
             self = object.__new__(cls)
@@ -107,9 +113,10 @@ class Aval:
             for n in shape:
                 size *= n
             for name, value in (("shape", shape), ("dtype", dtype), ("weak", weak), ("ndim", len(shape)),
-                                ("size", size), ("is_float", dtype in FLOATS)):
+                                ("size", size), ("is_float", dtype in FLOATS), ("varying", varying)):
                 object.__setattr__(self, name, value)
-            object.__setattr__(self, "strong", cls._make(shape, dtype, False) if weak else self)
+            object.__setattr__(self, "strong", cls._make(shape, dtype, False, varying) if weak else self)
+            object.__setattr__(self, "invariant", cls._make(shape, dtype, weak) if varying else self)
             self = INTERNED.setdefault(key, self)  # two threads may make it at once
         return self
 
@@ -117,7 +124,7 @@ class Aval:
         raise AttributeError(f"an Aval cannot be changed; {name} is fixed")
 
     def __reduce__(self) -> Any:
-        return Aval, (self.shape, self.dtype, self.weak)
+        return Aval, (self.shape, self.dtype, self.weak, self.varying)
 
     def __copy__(self) -> Aval:
         return self
@@ -126,11 +133,16 @@ class Aval:
         return self
 
     def __repr__(self) -> str:
-        return f"{'~' if self.weak else ''}{SHORT[self.dtype]}[{','.join(map(str, self.shape))}]"
+        axes = f"{{{','.join(sorted(self.varying))}}}" if self.varying else ""
+        return f"{'~' if self.weak else ''}{SHORT[self.dtype]}[{','.join(map(str, self.shape))}]{axes}"
 
     def with_shape(self, shape: Shape) -> Aval:
-        """The same dtype and weak flag with another shape."""
-        return Aval._make(shape, self.dtype, self.weak)
+        """The same type with another shape."""
+        return Aval._make(shape, self.dtype, self.weak, self.varying)
+
+    def over(self, varying: AxisNames) -> Aval:
+        """The type of a value that varies over these axes."""
+        return self if varying == self.varying else Aval._make(self.shape, self.dtype, self.weak, varying)
 
 
 def spec(shape: Union[int, Iterable[int]], dtype: Any = float32) -> Aval:

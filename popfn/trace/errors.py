@@ -66,6 +66,10 @@ class LeakError(PopfnError, RuntimeError):
     """A traced value was used after its trace had ended, or outside of it."""
 
 
+class AxisError(PopfnError, ValueError):
+    """A named axis is not in scope, or a value does not vary over it as it must."""
+
+
 class MissingRuleError(PopfnError, NotImplementedError):
     """A primitive lacks the rule that a transform needs."""
 

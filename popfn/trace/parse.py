@@ -121,7 +121,12 @@ class _Parser:
                 raise self.error("a size")
             shape.append(int(self.take("number")))
             self.sign(",")
-        return Aval(shape, dtype, weak)
+        axes: List[str] = []
+        if self.sign("{"):
+            while not self.sign("}"):
+                axes.append(self.take("name"))
+                self.sign(",")
+        return Aval(shape, dtype, weak, axes)
 
     def dtype(self) -> np.dtype:
         if self.peek()[1] not in BY_NAME:

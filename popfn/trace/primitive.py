@@ -20,10 +20,18 @@ from typing import Any, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple, U
 
 import numpy as np
 
-from .aval import Aval
-from .errors import MissingRuleError
+from .aval import NO_AXES, Aval, AxisNames
+from .errors import MissingRuleError, ShapeError
 
 Result = Union[Aval, Tuple[Aval, ...]]
+
+
+class Mixed:
+    """See MIXED."""
+
+
+#: What `infer` gives for operands that vary over different axes; `bind` then makes those that do not vary enough do so.
+MIXED = Mixed()
 
 
 class Zero:
@@ -64,7 +72,7 @@ class Primitive(abc.ABC):
     """An operation with all its rules; see the module's docstring for the contract of each."""
 
     multiple: ClassVar[bool] = False
-    memo: Dict[Tuple[Aval, ...], Result]  # results of `abstract`, kept by `infer`
+    memo: Dict[Tuple[Aval, ...], Any]  # results of `abstract`, kept by `infer`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Primitive:
         self = super().__new__(cls)
@@ -76,12 +84,27 @@ class Primitive(abc.ABC):
         """The name in jaxprs and errors: the class's name in snake case."""
         return primitive_name(type(self))
 
-    def infer(self, avals: Tuple[Aval, ...]) -> Result:
-        """`abstract`, remembered."""
+    def infer(self, avals: Tuple[Aval, ...]) -> Any:
+        """The results' avals, remembered; MIXED if the operands do not vary over the axes that they should."""
         out = self.memo.get(avals)
         if out is None:
-            out = self.memo[avals] = self.abstract(*avals)
+            out = self.memo[avals] = self.typed(avals)
         return out
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        """`abstract`, where results vary over the axes of the operands."""
+        if not any(a.varying for a in avals):
+            return self.abstract(*avals)
+        wanted = self.operand_axes(avals)
+        if any(a.varying != axes for a, axes in zip(avals, wanted)):
+            return MIXED
+        out = self.abstract(*[a.invariant for a in avals])
+        axes = NO_AXES.union(*wanted)
+        return out.over(axes) if isinstance(out, Aval) else tuple([a.over(axes) for a in out])
+
+    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
+        """The axes over which each operand is to vary: those of all operands together."""
+        return (NO_AXES.union(*[a.varying for a in avals]),) * len(avals)
 
     @abc.abstractmethod
     def abstract(self, *avals: Any) -> Any:
@@ -135,8 +158,13 @@ def primitive_name(cls: type) -> str:
 
 
 def result_avals(primitive: Primitive, avals: Tuple[Aval, ...]) -> Tuple[Aval, ...]:
-    """The avals of a primitive's results as a tuple, whether it has one or several."""
+    """The avals of a primitive's results as a tuple, whether it has one or several.
+
+    Raises ShapeError if the operands do not vary over the same axes.
+    """
     out = primitive.infer(avals)
+    if out is MIXED:
+        raise ShapeError(f"{primitive.name}: operands vary over the same axes, got {', '.join(map(str, avals))}")
     return out if isinstance(out, tuple) else (out,)
 
 

@@ -10,15 +10,15 @@ import functools
 import gc
 import sys
 from contextvars import ContextVar, Token
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, ClassVar, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
 from .array import Array
-from .aval import Aval, as_numpy, aval_of_data, scalar_array
+from .aval import Aval, AxisNames, as_numpy, aval_of_data, scalar_array
 from .errors import IN_LIBRARY, ConcretizationError, LeakError, PopfnError, Source, located, message, user_source, where
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from .primitive import Primitive, eval_results
+from .primitive import MIXED, Primitive, eval_results
 
 _current: ContextVar[Optional[Trace]] = ContextVar("popfn_trace", default=None)
 _new_eqn = tuple.__new__  # a NamedTuple's own constructor takes twice the time
@@ -91,11 +91,16 @@ class Trace:
     """A recorder of equations: enter it, make inputs, call primitives, `finish` with the outputs.
 
     `follow` says that the inputs' values are known: when Python asks a tracer for its value, as in `if x > 0:`, what it
-    depends on is evaluated. `input_names` is called for the inputs' names when an error wants them.
+    depends on is evaluated. `input_names` is called for the inputs' names when an error wants them. `axes` are the
+    named axes that the traced function is mapped over, with their sizes.
     """
 
-    def __init__(self, name: str, input_names: Callable[[], Sequence[str]] = tuple, follow: bool = False) -> None:
+    pvary: ClassVar[Callable[[Any, AxisNames], Any]]  # handed down by prims.collectives, which stands above
+
+    def __init__(self, name: str, input_names: Callable[[], Sequence[str]] = tuple, follow: bool = False,
+                 axes: Optional[Dict[str, int]] = None) -> None:
         self.name = name
+        self.axes = axes
         self.input_names = input_names
         self.follow = follow
         self.open = False
@@ -247,6 +252,17 @@ def current_trace() -> Optional[Trace]:
     return _current.get()
 
 
+def named_axes() -> Dict[str, int]:
+    """The named axes in scope and their sizes; those of inner functions hide outer ones of the same name."""
+    found: Dict[str, int] = {}
+    trace = _current.get()
+    while trace is not None:
+        for name, size in (trace.axes or {}).items():
+            found.setdefault(name, size)
+        trace = trace.parent
+    return found
+
+
 def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
     """Apply a primitive: record it in the current trace, or evaluate it at once if there is none.
 
@@ -283,9 +299,24 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
         var = Var(out)
         trace.eqns.append(_new_eqn(Eqn, (primitive, inputs, (var,), source)))
         return Tracer(out, trace, var, source)
-    outputs = tuple(Var(a) for a in out)  # type: ignore[union-attr]
+    if out is MIXED:
+        return bind(primitive, varying_alike(primitive, inputs, avals))
+    outputs = tuple(Var(a) for a in out)
     trace.eqns.append(Eqn(primitive, inputs, outputs, source))
     return tuple(Tracer(v.aval, trace, v, source) for v in outputs)
+
+
+def varying_alike(primitive: Primitive, inputs: Sequence[Atom], avals: Sequence[Aval]) -> List[Any]:
+    """The operands, made to vary over the axes that the primitive wants: what is equal in all lanes differs in none."""
+    out: List[Any] = []
+    for atom, aval, axes in zip(inputs, avals, primitive.operand_axes(avals)):
+        if aval.varying == axes:
+            out.append(atom)
+        elif isinstance(atom, Literal):
+            out.append(Literal(atom.value, aval.over(axes)))
+        else:
+            out.append(Trace.pvary(atom, axes - aval.varying))
+    return out
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:

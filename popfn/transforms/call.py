@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Sequence, Tuple
 
 import numpy as np
 
-from ..trace.aval import Aval
+from ..trace.aval import Aval, AxisNames
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Jaxpr
-from ..trace.primitive import Linear, MappedAxis, Primitive, Zero
+from ..trace.primitive import MIXED, Linear, MappedAxis, Primitive, Zero
 from ..trace.tracer import bind
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, transpose_jaxpr
 from .vmap import batch_jaxpr
@@ -34,6 +34,13 @@ class Call(Primitive):
             raise ShapeError(f"call: {self.jaxpr.name or 'the jaxpr'} takes ({', '.join(map(str, want))}), "
                              f"got ({', '.join(map(str, avals))})")
         return self.jaxpr.out_avals
+
+    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
+        return [a.varying for a in self.jaxpr.in_avals]
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        out = self.abstract(*avals)
+        return out if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         return self.jaxpr.eval(*arrays)

@@ -44,7 +44,15 @@ def batch_jaxpr(jaxpr: Jaxpr, axis: MappedAxis, dims: Places, in_front: Tuple[bo
 
 def mapped_aval(aval: Aval, axis: MappedAxis, dim: Optional[int]) -> Aval:
     """The type of a value of this type with the mapped axis at `dim`."""
+    if axis.name in aval.varying:
+        aval = aval.over(aval.varying - {axis.name})
     return aval if dim is None else aval.with_shape(aval.shape[:dim] + (axis.size,) + aval.shape[dim:])
+
+
+def lane_aval(aval: Aval, dim: int, axis: MappedAxis) -> Aval:
+    """The type of one lane of a value with the mapped axis at `dim`."""
+    lane = aval.with_shape(aval.shape[:dim] + aval.shape[dim + 1:])
+    return lane if axis.name is None else lane.over(aval.varying | {axis.name})
 
 
 def push_lanes(trace: Trace, jaxpr: Jaxpr, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Optional[int]],
@@ -56,7 +64,7 @@ def push_lanes(trace: Trace, jaxpr: Jaxpr, axis: MappedAxis, args: Sequence[Any]
         for eqn in jaxpr.eqns:
             primitive = eqn.primitive
             trace.source = eqn.source
-            operands = [a if type(a) is Literal else env[a] for a in eqn.inputs]
+            operands = [lane_literal(a, axis) if type(a) is Literal else env[a] for a in eqn.inputs]
             at = [places.get(a) for a in eqn.inputs]
             if all(d is None for d in at) and (axis.name is None or not primitive.uses_axis(axis.name)):
                 results = bind(primitive, operands)
@@ -75,7 +83,13 @@ def push_lanes(trace: Trace, jaxpr: Jaxpr, axis: MappedAxis, args: Sequence[Any]
                 env[v] = x
                 if d is not None:
                     places[v] = d
-    return ([a if isinstance(a, Literal) else env[a] for a in jaxpr.outputs], [places.get(a) for a in jaxpr.outputs])
+    outs = [lane_literal(a, axis) if isinstance(a, Literal) else env[a] for a in jaxpr.outputs]
+    return outs, [places.get(a) for a in jaxpr.outputs]
+
+
+def lane_literal(a: Literal, axis: MappedAxis) -> Literal:
+    """A literal outside of the mapped axis."""
+    return Literal(a.value, mapped_aval(a.aval, axis, None)) if axis.name in a.aval.varying else a
 
 
 def check_types(eqn: Eqn, axis: MappedAxis, results: Sequence[Any], dims: Sequence[Optional[int]]) -> None:

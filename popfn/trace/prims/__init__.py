@@ -19,6 +19,17 @@ from .binary import (
     remainder as remainder,
     select as select,
 )
+from .collectives import (
+    all_gather as all_gather,
+    all_to_all as all_to_all,
+    axis_index as axis_index,
+    own_slice as own_slice,
+    pmax as pmax,
+    pmin as pmin,
+    ppermute as ppermute,
+    psum as psum,
+    pvary as pvary,
+)
 from .contract import dot_general as dot_general
 from .elementwise import (
     abs_ as abs_,
