@@ -12,9 +12,7 @@ import popfn as pf
 
 PACKAGE = Path(pf.__file__).parent
 MODULES = [m.name for m in pkgutil.walk_packages([str(PACKAGE)], "popfn.") if not m.name.endswith("__main__")]
-#: Tables of kernels, one function for each op and named after it: the module says what all of them do.
-KERNELS = {"host/engine/emit.py", "host/engine/values.py"}
-FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).as_posix() not in KERNELS)
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def relative(path):

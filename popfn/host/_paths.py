@@ -9,6 +9,13 @@ from popfn.host.remote_buffer import replica_sharded_buffer
 
 # For each module of popfn.host.ops, PopXL's modules and the names that are in them.
 _OPS: Dict[str, Dict[str, str]] = {
+    "_activations": {
+        "gelu": "gelu gelu_",
+        "geluerf": "geluerf geluerf_",
+        "relu": "relu relu_",
+        "softmax": "softmax",
+        "swish": "swish swish_",
+    },
     "_call": {"call": "CallSiteInfo call call_with_info"},
     "_control": {
         "conditional": "ConditionalSiteInfo conditional conditional_with_info",
@@ -28,18 +35,14 @@ _OPS: Dict[str, Dict[str, str]] = {
         "ceil": "ceil",
         "clip": "clamp clip",
         "cos": "cos",
-        "cumsum": "cumsum",
         "detach": "detach detach_",
         "div": "div",
         "equal": "equal",
         "exp": "exp exp_",
         "floor": "floor",
         "fmod": "fmod",
-        "gelu": "gelu gelu_",
-        "geluerf": "geluerf geluerf_",
         "greater": "greater",
         "identity": "identity rename",
-        "increment_mod": "increment_mod increment_mod_",
         "isfinite": "isfinite",
         "isinf": "isinf",
         "isnan": "isnan",
@@ -51,14 +54,10 @@ _OPS: Dict[str, Dict[str, str]] = {
         "mul": "mul",
         "negate": "negate",
         "pow": "pow",
-        "relu": "relu relu_",
-        "scaled_add": "scaled_add scaled_add_",
         "sign": "sign",
         "sin": "sin",
-        "softmax": "softmax",
         "sqrt": "sqrt",
         "sub": "sub",
-        "swish": "swish swish_",
         "tanh": "tanh",
         "where": "where",
     },
@@ -86,7 +85,7 @@ _OPS: Dict[str, Dict[str, str]] = {
         "transpose": "transpose transpose_",
     },
     "_norms": {"batch_norm": "batch_norm_inference", "group_norm": "group_norm layer_norm"},
-    "_pooling": {"interpolate": "interpolate", "pool": "average_pool max_pool", "roialign": "roi_align"},
+    "_pooling": {"pool": "average_pool max_pool"},
     "_print": {"print_tensor": "print_tensor"},
     "_random": {
         "dropout": "dropout",
@@ -96,6 +95,7 @@ _OPS: Dict[str, Dict[str, str]] = {
     },
     "_reductions": {
         "argminmax": "argmax argmin",
+        "cumsum": "cumsum",
         "histogram": "check_increment histogram",
         "l1": "l1",
         "l2": "l2",
@@ -111,6 +111,8 @@ _OPS: Dict[str, Dict[str, str]] = {
         "sumsquare": "sumsquare",
         "topk": "topk",
     },
+    "_sampling": {"interpolate": "interpolate", "roialign": "roi_align"},
+    "_scaled": {"increment_mod": "increment_mod increment_mod_", "scaled_add": "scaled_add scaled_add_"},
     "_transfer": {
         "code_copy": "code_copy remote_code_load",
         "host_load": "host_load",
@@ -136,6 +138,10 @@ def register() -> None:
         for path, names in modules.items():
             name = f"{ops.__name__}.{path}"
             module = sys.modules.setdefault(name, types.ModuleType(name, home.__doc__))
+            parent, _, last = path.rpartition(".")
+            package = sys.modules[f"{ops.__name__}.{parent}"] if parent else ops
+            if not hasattr(package, last):  # `ops.random_seed.create_random_seed(...)`
+                setattr(package, last, module)
             for function in names.split():
                 setattr(module, function, getattr(home, function))
     for moved in (

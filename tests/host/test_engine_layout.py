@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from popfn.host.engine.layout import c_strides, is_contiguous, permuted, reshaped, sliced
+from popfn.host.kernels.layout import c_strides, is_contiguous, permuted, reshaped, sliced
 
 
 @st.composite

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import popfn.host as popxl
-from popfn.host.engine.kernels import KERNELS, Kernel
+from popfn.host.engine.kernels import KERNELS
+from popfn.host.kernels.kernel import Kernel
 
 ops = popxl.ops
 copy_ = ops.var_updates.copy_var_update_

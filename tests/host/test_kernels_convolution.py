@@ -8,7 +8,7 @@ from engine_checks import check as check_numpy
 from kernel_checks import check, jax, ops
 
 import popfn.host as popxl
-from popfn.host.engine.families import convolution
+from popfn.host.ops import _convolution
 
 FLOATS = [np.float32, np.float16]
 
@@ -70,7 +70,7 @@ def test_conv_cuts_off_negative_padding():
 
 def test_conv_of_many_samples(monkeypatch):
     """In parts, so that the windows fit into a cache."""
-    monkeypatch.setattr(convolution, "_COLUMNS", 300)
+    monkeypatch.setattr(_convolution, "_COLUMNS", 300)
     t, w = data((7, 2, 5, 5)), data((3, 2, 3, 3), seed=1)
     check(lambda t, w: ops.conv(t, w), convolved(t, w, (1, 1), (0,) * 4, (1, 1), 1).astype(np.float32), t, w, ulps=16)
 

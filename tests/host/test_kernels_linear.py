@@ -6,7 +6,7 @@ from engine_checks import run
 from kernel_checks import by_values, check, jax, ops
 
 import popfn.host as popxl
-from popfn.host.engine.families import float8, linear
+from popfn.host.ops import _float8, _linear
 
 FORMATS = [(popxl.float8_143, ml_dtypes.float8_e4m3fnuz), (popxl.float8_152, ml_dtypes.float8_e5m2fnuz)]
 inf, nan = np.inf, np.nan
@@ -40,7 +40,7 @@ def test_matmul_accumulates_in_float16_by_option():
 
 
 def test_half_sums_of_matrices_vectors_and_stacks(monkeypatch):
-    monkeypatch.setattr(linear, "_BLOCK", 8)
+    monkeypatch.setattr(_linear, "_BLOCK", 8)
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=shape).astype(np.float16) for shape in ((5, 300), (300, 4)))
     expected = half_sums(x, y)
@@ -68,7 +68,7 @@ def test_rounding_to_float16():
     x = np.concatenate([x, -x])
     rounded = x.copy()
     with np.errstate(all="ignore"):
-        linear._round_to_half(rounded, np.empty_like(rounded))
+        _linear._round_to_half(rounded, np.empty_like(rounded))
         np.testing.assert_array_equal(rounded, x.astype(np.float16).astype(np.float32))
 
 
@@ -141,7 +141,7 @@ def test_scales_are_exact(scale):
 
 def test_powers_of_two():
     exponents = np.arange(-126, 128)
-    np.testing.assert_array_equal(float8.power_of_two(np, exponents), np.ldexp(1.0, exponents))
+    np.testing.assert_array_equal(_float8.power_of_two(np, exponents), np.ldexp(1.0, exponents))
 
 
 @pytest.mark.parametrize("dtype,reference", FORMATS, ids=str)

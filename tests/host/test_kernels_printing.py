@@ -6,7 +6,7 @@ import pytest
 from kernel_checks import ops
 
 import popfn.host as popxl
-from popfn.host.engine.families import printing
+from popfn.host.ops import _print
 
 
 def printed(capfd, array, dtype=None, **options):
@@ -28,7 +28,7 @@ def printed(capfd, array, dtype=None, **options):
 
 
 def test_the_documented_example():
-    assert doctest.testmod(printing).failed == 0
+    assert doctest.testmod(_print).failed == 0
 
 
 def test_integers_and_titles(capfd):

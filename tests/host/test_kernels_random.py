@@ -6,7 +6,7 @@ from kernel_checks import by_values, check, jax, ops
 from scipy import stats
 
 import popfn.host as popxl
-from popfn.host.engine import threefry
+from popfn.host.kernels import threefry
 
 SEED = popxl.create_seeds(42)
 COUNT = 20000

@@ -4,7 +4,7 @@ import warnings
 import numpy as np
 import pytest
 
-from popfn.host.engine import threefry
+from popfn.host.kernels import threefry
 
 SEED = np.array([1234, 0xFFFFFFFF], np.uint32)
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Tuple
 import numpy as np
 
 from popfn.host import dtypes
-from popfn.host.engine.layout import Shape
+from popfn.host.kernels.layout import Shape
 from popfn.host.tensor import Tensor
 
 _REDUCTIONS = {

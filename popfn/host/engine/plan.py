@@ -17,8 +17,9 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 
 import numpy as np
 
-from popfn.host.engine.kernels import KERNELS, Kernel
-from popfn.host.engine.layout import Shape, c_strides, is_contiguous
+from popfn.host.engine.kernels import KERNELS
+from popfn.host.kernels.kernel import Kernel
+from popfn.host.kernels.layout import Shape, c_strides, is_contiguous
 from popfn.host.tensor import Constant, Shard, Tensor, Variable
 
 # Kinds of roots: of this graph, of the program's state, fixed, of the calling graph, an array that the host gave.

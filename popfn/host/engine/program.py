@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
 
-from popfn.host.engine.layout import Shape, c_strides, canonical_strides, is_contiguous
+from popfn.host.kernels.layout import Shape, c_strides, canonical_strides, is_contiguous
 from popfn.host.tensor import Variable
 
 # Names that the program's own must differ from.

@@ -10,12 +10,12 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import numpy as np
 
 from popfn.host.engine import batching, collectives
-from popfn.host.engine.kernel import Kernel
 from popfn.host.engine.kernels import KERNELS
-from popfn.host.engine.layout import Layout, Shape
 from popfn.host.engine.plan import callees, evaluate
 from popfn.host.engine.variance import GATHERING, SCATTERING, Pattern, Variance
 from popfn.host.errors import popart_exception
+from popfn.host.kernels.kernel import Kernel
+from popfn.host.kernels.layout import Layout, Shape
 from popfn.host.tensor import Constant, Tensor
 
 

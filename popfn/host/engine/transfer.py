@@ -3,10 +3,10 @@
 import math
 from typing import Any, Callable, Dict, Iterator, Tuple
 
-from popfn.host.engine.layout import c_strides
 from popfn.host.engine.plan import LOADED, Step, storage_dtype
 from popfn.host.engine.program import Operand
 from popfn.host.errors import popart_exception
+from popfn.host.kernels.layout import c_strides
 
 
 def write_host_load(writer: Any, step: Step) -> None:

@@ -7,11 +7,11 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from popfn.host.engine import control, transfer
-from popfn.host.engine.kernel import Kernel
-from popfn.host.engine.layout import Shape, c_strides, canonical_strides, is_contiguous
 from popfn.host.engine.plan import CONSTANT, LOCAL, VARIABLE, Facts, Place, Plan, Root, Step
 from popfn.host.engine.program import Memory, Operand, Pool, Program
-from popfn.host.engine.values import window
+from popfn.host.kernels.kernel import Kernel
+from popfn.host.kernels.layout import Shape, c_strides, canonical_strides, is_contiguous
+from popfn.host.ops._movement import window
 
 
 class Site:

@@ -14,11 +14,11 @@ import numpy as np
 from jax import lax
 
 from popfn.host.engine import xla_collectives
-from popfn.host.engine.families.printing import print_value
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
 from popfn.host.engine.xla_storage import Cell, Value, View
 from popfn.host.engine.xla_values import compute
+from popfn.host.ops._print import print_value
 from popfn.host.tensor import Constant
 
 try:

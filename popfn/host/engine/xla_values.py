@@ -1,4 +1,4 @@
-"""What ops compute under jax.numpy, where the common values of `engine.kernels` are written for NumPy only."""
+"""What ops compute under jax.numpy, where the common values of `popfn.host.ops` are written for NumPy only."""
 
 from typing import Any, Callable, Dict, List, Sequence
 
@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from popfn.host.engine.families import indexing
-from popfn.host.engine.kernel import Kernel
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
+from popfn.host.kernels.kernel import Kernel
 
 _HALF = np.dtype(np.float16)
 
@@ -85,5 +84,4 @@ VALUES: Dict[str, Callable[..., Any]] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update": _dynamic_update,
     "dynamic_update_": _dynamic_update,
-    "scatter_reduce": indexing.scatter_reduce,
 }

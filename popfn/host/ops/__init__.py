@@ -1,6 +1,23 @@
-"""The ops: functions that add steps to the current graph."""
+"""The ops: functions that add steps to the current graph.
+
+Each module is a family of ops. Under an op's function, which checks the operands and tells the shape of the result,
+stand the parts of its kernel: the value (`_gelu_value`), the emitter (`_emit_gelu`) and the view (`_view_slice`), where
+those that families share in `popfn.host.kernels` do not serve. The module ends with the table of its kernels,
+`KERNELS`; `popfn.host.engine.kernels` puts the tables together. Gradients are in `popfn.host.gradients`.
+"""
 
 from popfn.host.ops import collectives as collectives, utils as utils, var_updates as var_updates
+from popfn.host.ops._activations import (
+    gelu as gelu,
+    gelu_ as gelu_,
+    geluerf as geluerf,
+    geluerf_ as geluerf_,
+    relu as relu,
+    relu_ as relu_,
+    softmax as softmax,
+    swish as swish,
+    swish_ as swish_,
+)
 from popfn.host.ops._call import CallSiteInfo as CallSiteInfo, call as call, call_with_info as call_with_info
 from popfn.host.ops._control import (
     conditional as conditional,
@@ -24,7 +41,6 @@ from popfn.host.ops._elementwise import (
     clamp as clamp,
     clip as clip,
     cos as cos,
-    cumsum as cumsum,
     detach as detach,
     detach_ as detach_,
     div as div,
@@ -33,14 +49,8 @@ from popfn.host.ops._elementwise import (
     exp_ as exp_,
     floor as floor,
     fmod as fmod,
-    gelu as gelu,
-    gelu_ as gelu_,
-    geluerf as geluerf,
-    geluerf_ as geluerf_,
     greater as greater,
     identity as identity,
-    increment_mod as increment_mod,
-    increment_mod_ as increment_mod_,
     isfinite as isfinite,
     isinf as isinf,
     isnan as isnan,
@@ -53,18 +63,11 @@ from popfn.host.ops._elementwise import (
     mul as mul,
     negate as negate,
     pow as pow,
-    relu as relu,
-    relu_ as relu_,
     rename as rename,
-    scaled_add as scaled_add,
-    scaled_add_ as scaled_add_,
     sign as sign,
     sin as sin,
-    softmax as softmax,
     sqrt as sqrt,
     sub as sub,
-    swish as swish,
-    swish_ as swish_,
     tanh as tanh,
     where as where,
 )
@@ -113,12 +116,7 @@ from popfn.host.ops._norms import (
     group_norm as group_norm,
     layer_norm as layer_norm,
 )
-from popfn.host.ops._pooling import (
-    average_pool as average_pool,
-    interpolate as interpolate,
-    max_pool as max_pool,
-    roi_align as roi_align,
-)
+from popfn.host.ops._pooling import average_pool as average_pool, max_pool as max_pool
 from popfn.host.ops._print import print_tensor as print_tensor
 from popfn.host.ops._random import (
     dropout as dropout,
@@ -130,6 +128,7 @@ from popfn.host.ops._random import (
 from popfn.host.ops._reductions import (
     argmax as argmax,
     argmin as argmin,
+    cumsum as cumsum,
     histogram as histogram,
     l1 as l1,
     l2 as l2,
@@ -144,6 +143,13 @@ from popfn.host.ops._reductions import (
     sum as sum,
     sumsquare as sumsquare,
     topk as topk,
+)
+from popfn.host.ops._sampling import interpolate as interpolate, roi_align as roi_align
+from popfn.host.ops._scaled import (
+    increment_mod as increment_mod,
+    increment_mod_ as increment_mod_,
+    scaled_add as scaled_add,
+    scaled_add_ as scaled_add_,
 )
 from popfn.host.ops._transfer import (
     host_load as host_load,

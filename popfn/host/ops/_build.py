@@ -169,32 +169,6 @@ def as_float(op: str, name: str, value: Any) -> float:
         raise TypeError(f"{op}: {name} must be a float, not {value!r}.") from None
 
 
-def scalars(op: str, **values: Any) -> Tuple[Dict[str, Optional[float]], Dict[str, Tensor]]:
-    """Sort operands that are a float, None or a tensor of one element: attributes, and tensors by name.
-
-    The attribute of a tensor is None. TypeError for anything else.
-    """
-    attrs: Dict[str, Optional[float]] = {}
-    tensors: Dict[str, Tensor] = {}
-    for name, value in values.items():
-        attrs[name] = None
-        if isinstance(value, Tensor):
-            tensors[name] = value
-        elif value is not None:
-            if not isinstance(value, (int, float)):
-                raise TypeError(f"{op}: {name} must be a float or a Tensor, not {value!r}.")
-            attrs[name] = float(value)
-    return attrs, tensors
-
-
-def scalar_fault(tensors: Dict[str, Tensor]) -> Optional[str]:
-    """What is wrong with the tensors of `scalars`."""
-    for name, t in tensors.items():
-        if nelms(t.shape) != 1:
-            return f"{name}, {t!r}, is no scalar"
-    return None
-
-
 def as_axis(op: str, name: str, axis: Any, t: Tensor) -> int:
     """Count an axis of `t` from 0: TypeError if it is no int, popart_exception if it is out of range."""
     axis, rank = as_int(op, name, axis), len(t.shape)

@@ -1,9 +1,11 @@
 """Collectives: ops over the replicas of each group, or over the IPUs of one replica."""
 
-from typing import Any, Iterable, List, Optional
+import functools
+from typing import Any, Dict, Iterable, List, Optional
 
 from popfn.host.context import get_ir
 from popfn.host.errors import UndefinedValue, popart_exception
+from popfn.host.kernels.kernel import Kernel, elementwise
 from popfn.host.ops import _build
 from popfn.host.replica_grouping import ReplicaGrouping
 from popfn.host.tensor import Shape, Tensor
@@ -246,3 +248,27 @@ def all_reduce_identical_grad_inputs(
 ) -> List[Tensor]:
     """`all_reduce` of tensors whose gradients will be equal, so that these are copied."""
     return _over_ipus("all_reduce_identical_grad_inputs", ts, ipus, op, identical_grad_inputs=True)
+
+
+def _all_reduce_value(xp: Any, op: Any, *xs: Any) -> Any:
+    if op.attrs["identical_inputs"]:
+        return xs if len(xs) > 1 else xs[0]
+    total = _combine(xp, op.attrs["op"], xs)
+    return (total,) * len(xs) if len(xs) > 1 else total
+
+
+def _combine(xp: Any, operator: str, xs: Any) -> Any:
+    """The reduction of several arrays by an operator of a collective."""
+    if operator in ("and", "or"):
+        xs = [x != 0 for x in xs]
+    elif operator == "square_add":
+        xs = [x * x for x in xs]
+    join = {"min": xp.minimum, "max": xp.maximum, "and": xp.logical_and, "or": xp.logical_or}.get(operator, xp.add)
+    total = functools.reduce(join, xs)
+    return xp.divide(total, len(xs)) if operator == "mean" else total
+
+
+# The engines make other ops of collectives over replicas, see `engine.collectives`.
+KERNELS: Dict[str, Kernel] = {
+    "all_reduce": elementwise(_all_reduce_value, inplace=(), float32=True),
+}

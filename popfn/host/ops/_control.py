@@ -1,10 +1,11 @@
 """Loops and branches over graphs."""
 
-from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from popfn.host import dtypes
 from popfn.host.context import get_current_graph
 from popfn.host.graph import Graph
+from popfn.host.kernels.kernel import Kernel
 from popfn.host.ops import _build, _call
 from popfn.host.ops._call import CallSiteInfo
 from popfn.host.tensor import Tensor, TensorLike
@@ -270,3 +271,10 @@ def _fault(
         if (lhs.shape, lhs.dtype) != (rhs.shape, rhs.dtype):
             return f"the branches give {lhs!r} and {rhs!r}: shapes and dtypes must agree"
     return None
+
+
+# How graphs are called is the engines' own business.
+KERNELS: Dict[str, Kernel] = {
+    "repeat": Kernel(None),
+    "conditional": Kernel(None),
+}

@@ -4,10 +4,16 @@ Errors, unless a function says more: TypeError for an operand that is no Tensor,
 graph, popart_exception for dtypes that differ or shapes that do not broadcast.
 """
 
-from typing import Any, Optional
+import math
+from typing import Any, Dict, Optional
+
+import numpy as np
 
 from popfn.host import dtypes
 from popfn.host.errors import popart_exception
+from popfn.host.kernels import emit
+from popfn.host.kernels.kernel import SAME, Kernel, elementwise, in_place, ufunc
+from popfn.host.kernels.values import is_float, out_dtype
 from popfn.host.ops import _build
 from popfn.host.tensor import Tensor, constant
 
@@ -46,6 +52,18 @@ def floor(t: Tensor) -> Tensor:
 def sign(t: Tensor) -> Tensor:
     """Return -1, 0 or 1; 0 for NaN."""
     return _unary("sign", t)
+
+
+def _sign_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.where(xp.isnan(x), xp.zeros_like(x), xp.sign(x)) if is_float(x) else xp.sign(x)
+
+
+def _emit_sign(s: Any) -> None:
+    s.apply("sign", *s.ins)
+    if s.out.dtype.kind == "f":
+        is_nan = s.scratch(s.out.shape, np.dtype(np.bool_))
+        s.apply("isnan", s.out, out=is_nan)
+        s.line(f"{s.function('copyto')}({s.out.name}, {s.constant(0, s.out.dtype).name}, where={is_nan.name})")
 
 
 def cos(t: Tensor) -> Tensor:
@@ -94,46 +112,6 @@ def negate(t: Tensor) -> Tensor:
     return _unary("negate", t)
 
 
-def relu(t: Tensor) -> Tensor:
-    """Return the larger of `t` and 0."""
-    return _unary("relu", t)
-
-
-def relu_(t: Tensor) -> Tensor:
-    """`relu` in place."""
-    return _unary("relu_", t, "relu_inplace_out")
-
-
-def gelu(t: Tensor) -> Tensor:
-    """Return the Gaussian error linear unit in its tanh form, `t/2 (1 + tanh(0.79788 t + 0.035677 t**3))`."""
-    return _unary("gelu", t)
-
-
-def gelu_(t: Tensor) -> Tensor:
-    """`gelu` in place."""
-    return _unary("gelu_", t, "gelu_inplace_out")
-
-
-def geluerf(t: Tensor) -> Tensor:
-    """Return the Gaussian error linear unit, `t/2 (1 + erf(t / sqrt(2)))`."""
-    return _unary("geluerf", t)
-
-
-def geluerf_(t: Tensor) -> Tensor:
-    """`geluerf` in place."""
-    return _unary("geluerf_", t, "geluerf_inplace_out")
-
-
-def swish(t: Tensor) -> Tensor:
-    """Return `t` times its logistic sigmoid."""
-    return _unary("swish", t)
-
-
-def swish_(t: Tensor) -> Tensor:
-    """`swish` in place."""
-    return _unary("swish_", t, "swish_inplace_out")
-
-
 def clip(t: Tensor, min: float = float("-inf"), max: float = float("inf")) -> Tensor:
     """Limit `t` to the range from `min` to `max`."""
     graph = _build.checked("clip", t=t)
@@ -147,46 +125,18 @@ def clip(t: Tensor, min: float = float("-inf"), max: float = float("inf")) -> Te
 clamp = clip
 
 
-def softmax(t: Tensor, axis: int) -> Tensor:
-    """Return exp(t), scaled to a sum of 1 along `axis`; TypeError if `axis` is no int."""
-    graph = _build.checked("softmax", t=t)
-    rank = len(t.shape)
-    axis = _build.wrapped(_build.as_int("softmax", "axis", axis), rank)
-    fault = None
-    if not 0 <= axis < rank:
-        fault = f"axis {axis} is out of range for the shape {t.shape}"
-    return _build.emit_like(graph, "softmax", (t,), {"axis": axis}, None, fault)
+def _clip_value(xp: Any, op: Any, x: Any) -> Any:
+    low, high = np.asarray([op.attrs["min"], op.attrs["max"]], x.dtype)
+    return xp.minimum(xp.maximum(x, low), high)
 
 
-def cumsum(t: Tensor, dim: Optional[int] = 0) -> Tensor:
-    """Return the sums up to each element along `dim`; popart_exception if `dim` is out of range."""
-    graph = _build.checked("cumsum", t=t)
-    if dim is None:
-        raise TypeError("cumsum: dim must be an int, not None.")
-    axis = _build.wrapped(int(dim), len(t.shape))
-    if not 0 <= axis < len(t.shape):
-        raise popart_exception(f"cumsum: dim {dim} is out of range for the shape {t.shape}.")
-    return _build.emit_like(graph, "cumsum", (t,), {"axis": axis})
-
-
-def _increment_mod(kind: str, name: str, t: Tensor, increment: float, modulus: float) -> Tensor:
-    graph = _build.checked(kind, t=t)
-    attrs = {
-        "increment": _build.as_float(kind, "increment", increment),
-        "modulus": _build.as_float(kind, "modulus", modulus),
-    }
-    fault = None if attrs["modulus"] else "the modulus is 0"
-    return _build.emit_like(graph, kind, (t,), attrs, name, fault)
-
-
-def increment_mod(t: Tensor, increment: float, modulus: float) -> Tensor:
-    """Return the remainder of (t + increment) / modulus, with the sign of the dividend."""
-    return _increment_mod("increment_mod", "increment_mod_out", t, increment, modulus)
-
-
-def increment_mod_(t: Tensor, increment: float, modulus: float) -> Tensor:
-    """`increment_mod` in place."""
-    return _increment_mod("increment_mod_", "increment_mod_inplace_out", t, increment, modulus)
+def _emit_clip(s: Any) -> None:
+    x, low, high = s.ins[0], s.op.attrs["min"], s.op.attrs["max"]
+    if low != -math.inf or high == math.inf:
+        s.apply("maximum", x, s.constant(low, x.dtype))
+        x = s.out
+    if high != math.inf:
+        s.apply("minimum", x, s.constant(high, x.dtype))
 
 
 def isnan(t: Tensor) -> Tensor:
@@ -219,6 +169,19 @@ def cast(t: Tensor, data_type: dtypes.dtype) -> Tensor:
     if data_type in (dtypes.float8_143, dtypes.float8_152):
         raise TypeError(f"cast: there is no plain cast to {data_type}; it needs a scale.")
     return _build.emit_cast(t, data_type)
+
+
+def _cast_value(xp: Any, op: Any, x: Any) -> Any:
+    dtype = out_dtype(op)
+    return x != 0 if dtype.kind == "b" else x.astype(dtype)
+
+
+def _emit_cast(s: Any) -> None:
+    (x,) = s.ins
+    if s.out.dtype.kind == "b":
+        s.apply("not_equal", x, s.constant(0, x.dtype))
+    else:
+        s.copy(s.out, x)
 
 
 def identity(t: Tensor, output_name: Optional[str] = None) -> Tensor:
@@ -255,43 +218,6 @@ def add_(lhs: Tensor, rhs: Tensor) -> Tensor:
     return _build.emit_like(graph, "add_", (lhs, rhs), None, "add_lhs_inplace_out", fault)
 
 
-def _scaled_add(kind: str, name: str, X: Tensor, Y: Tensor, a: Any, b: Any) -> Tensor:
-    attrs, tensors = _build.scalars(kind, a=a, b=b)
-    operands = {"X": X, "Y": Y, **tensors}
-    graph = _build.checked(kind, **operands)
-    fault = _build.scalar_fault(tensors)
-    if X.shape != Y.shape:
-        fault = f"the shapes {X.shape} and {Y.shape} differ"
-    elif X.dtype is not Y.dtype and not (kind == "scaled_add_" and _both_floats(X, Y)):
-        fault = f"the dtypes {X.dtype.name} and {Y.dtype.name} differ"
-    elif "a" in tensors and "b" not in tensors:
-        fault = "a is a tensor and b a number; let both be tensors"
-    elif "b" in tensors and "a" not in tensors and attrs["a"] != 1:
-        fault = f"b is a tensor, so a must be a tensor or 1, not {attrs['a']}"
-    return _build.emit_like(
-        graph, kind, tuple(operands.values()), {**attrs, "operands": tuple(operands)}, name, fault
-    )
-
-
-def _both_floats(X: Tensor, Y: Tensor) -> bool:
-    return X.dtype.is_floating_point and Y.dtype.is_floating_point
-
-
-def scaled_add(X: Tensor, Y: Tensor, a: Any = 1.0, b: Any = 1.0) -> Tensor:
-    """Return a X + b Y.
-
-    Args:
-        X, Y: Tensors of one type; there is no broadcasting.
-        a, b: The factors: two floats, two scalar tensors, or 1 and a scalar tensor.
-    """
-    return _scaled_add("scaled_add", "scaled_add_out", X, Y, a, b)
-
-
-def scaled_add_(X: Tensor, Y: Tensor, a: Any = 1.0, b: Any = 1.0) -> Tensor:
-    """`scaled_add` into `X`. The float dtypes of `X` and `Y` may differ."""
-    return _scaled_add("scaled_add_", f"scaled_add__{getattr(X, 'name', '')}", X, Y, a, b)
-
-
 def sub(lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return lhs - rhs."""
     return _binary("sub", lhs, rhs)
@@ -308,9 +234,42 @@ def mul(lhs: Tensor, rhs: Tensor) -> Tensor:
     return _binary("mul", lhs, rhs)
 
 
+def _mul_value(xp: Any, op: Any, x: Any, y: Any) -> Any:
+    if x.dtype != y.dtype:  # a float16 tensor and a float32 scalar, which float16 may not hold
+        x, y = x.astype(np.float32), y.astype(np.float32)
+    return xp.multiply(x, y)
+
+
+def _emit_mul(s: Any) -> None:
+    x, y = s.ins
+    if x.dtype != y.dtype:  # a float16 tensor and a float32 scalar, which float16 may not hold
+        s.apply("multiply", x, y, options=', dtype="float32", casting="same_kind"')
+    else:
+        s.apply("multiply", x, y)
+
+
 def div(lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return lhs / rhs, for integers rounded toward zero."""
     return _binary("div", lhs, rhs)
+
+
+def _div_value(xp: Any, op: Any, x: Any, y: Any) -> Any:
+    if is_float(x):
+        return xp.divide(x, y)
+    return xp.floor_divide(x - xp.fmod(x, y), y)  # rounds toward zero
+
+
+def _emit_div(s: Any) -> None:
+    x, y = s.ins
+    if x.dtype.kind == "f":
+        s.apply("divide", x, y)
+    elif x.dtype.kind == "u":
+        s.apply("floor_divide", x, y)
+    else:  # rounds toward zero
+        rest = s.scratch(s.out.shape, s.out.dtype)
+        s.apply("fmod", x, y, out=rest)
+        s.apply("subtract", x, rest, out=rest)
+        s.apply("floor_divide", rest, y)
 
 
 def pow(t: Tensor, e: Any) -> Tensor:
@@ -320,6 +279,25 @@ def pow(t: Tensor, e: Any) -> Tensor:
         return _binary("pow", t, e)
     with graph._undo_on_error():
         return _binary("pow", t, constant(e))
+
+
+def _pow_value(xp: Any, op: Any, x: Any, y: Any) -> Any:
+    if is_float(x) or y.dtype.kind == "u":
+        return xp.power(x, y)
+    # The powers of integers with a negative exponent, rounded toward zero: NumPy refuses them.
+    one = xp.ones_like(x)
+    sign = xp.where(y % 2 == 0, one, x)
+    return xp.where(y >= 0, xp.power(x, xp.maximum(y, 0)), xp.where(xp.abs(x) == 1, sign, 0 * one))
+
+
+def _emit_pow(s: Any) -> None:
+    x, y = s.ins
+    if y.literal == 2 and x.dtype.kind == "f":
+        s.apply("multiply", x, x)
+    elif x.dtype.kind == "f" or y.dtype.kind == "u":
+        s.apply("power", x, y)
+    else:
+        emit.call_value(s)
 
 
 def fmod(lhs: Tensor, rhs: Tensor) -> Tensor:
@@ -338,6 +316,21 @@ def maximum(*ts: Tensor) -> Tensor:
             "maximum: the shapes {} differ.".format(" and ".join(str(t.shape) for t in ts))
         )
     return _build.emit_like(graph, "maximum", ts)
+
+
+def _maximum_value(xp: Any, op: Any, x: Any, *others: Any) -> Any:
+    for y in others:
+        x = xp.maximum(x, y)
+    return x
+
+
+def _emit_maximum(s: Any) -> None:
+    if len(s.ins) == 1:
+        s.copy(s.out, s.ins[0])
+        return
+    s.apply("maximum", s.ins[0], s.ins[1])
+    for x in s.ins[2:]:
+        s.apply("maximum", s.out, x)
 
 
 def equal(lhs: Tensor, rhs: Tensor) -> Tensor:
@@ -385,3 +378,92 @@ def where(condition: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
     _build.check_same_dtype("where", lhs, rhs)
     shape = _build.broadcast("where", condition.shape, lhs.shape, rhs.shape)
     return _build.emit(graph, "where", (_build.as_bool(condition), lhs, rhs), shape, lhs.dtype)
+
+
+def _where_value(xp: Any, op: Any, condition: Any, x: Any, y: Any) -> Any:
+    return xp.where(condition, x, y)
+
+
+# From this many elements on, `where` selects bits without branches: NumPy's masked copies mispredict on noisy masks.
+_BITWISE_FROM = 4096
+
+
+def _emit_where(s: Any) -> None:
+    condition, x, y = s.ins
+    out = s.out
+    if x is y or condition.literal is not None:
+        s.copy(out, x if x is y or condition.literal else y)
+    elif math.prod(out.shape) >= _BITWISE_FROM:
+        _where_bits(s)
+    elif out is x:
+        otherwise = s.scratch(condition.shape, condition.dtype)
+        s.apply("logical_not", condition, out=otherwise)
+        s.line(f"{s.function('copyto')}({out.name}, {y.name}, where={otherwise.name})")
+    else:
+        s.copy(out, y)
+        s.line(f"{s.function('copyto')}({out.name}, {x.name}, where={condition.name})")
+
+
+def _where_bits(s: Any) -> None:
+    condition, x, y = s.ins
+    bits = np.dtype(f"i{s.out.dtype.itemsize}")
+    out, mask = s.bits(s.out, bits), s.scratch(condition.shape, bits)
+    s.copy(mask, s.bits(condition, np.dtype(np.int8)))
+    if _is_zero(x):
+        s.apply("subtract", mask, s.constant(1, bits), out=mask)  # all bits of an element tell that it is y's
+        s.apply("bitwise_and", s.bits(y, bits), mask, out=out)
+        return
+    s.apply("negative", mask, out=mask)  # all bits of an element tell that it is x's
+    if _is_zero(y):
+        s.apply("bitwise_and", s.bits(x, bits), mask, out=out)
+        return
+    t = s.scratch(s.out.shape, bits) if s.out is y else out
+    x, y = s.bits(x, bits), s.bits(y, bits)
+    s.apply("bitwise_xor", x, y, out=t)
+    s.apply("bitwise_and", t, mask, out=t)
+    s.apply("bitwise_xor", t, y, out=out)
+
+
+def _is_zero(x: Any) -> bool:
+    """Whether the operand is a constant all bits of which are 0."""
+    return x.literal is not None and not x.literal and math.copysign(1, x.literal) > 0
+
+
+_exp_kernel, _add_kernel = ufunc("exp"), ufunc("add")
+
+KERNELS: Dict[str, Kernel] = {
+    "abs": ufunc("absolute"),
+    "ceil": ufunc("ceil"),
+    "floor": ufunc("floor"),
+    "sign": elementwise(_sign_value, _emit_sign),
+    "cos": ufunc("cos"),
+    "sin": ufunc("sin"),
+    "tanh": ufunc("tanh"),
+    "exp": _exp_kernel,
+    "exp_": in_place(_exp_kernel),
+    "log": ufunc("log"),
+    "sqrt": ufunc("sqrt"),
+    "negate": ufunc("negative"),
+    "clip": elementwise(_clip_value, _emit_clip),
+    "isnan": ufunc("isnan"),
+    "isinf": ufunc("isinf"),
+    "isfinite": ufunc("isfinite"),
+    "cast": elementwise(_cast_value, _emit_cast),
+    "identity": SAME,
+    "detach": SAME,
+    "detach_": SAME,
+    "add": _add_kernel,
+    "add_": in_place(_add_kernel),
+    "sub": ufunc("subtract"),
+    "mul": elementwise(_mul_value, _emit_mul),
+    "div": elementwise(_div_value, _emit_div),
+    "pow": elementwise(_pow_value, _emit_pow),
+    "fmod": ufunc("fmod"),
+    "maximum": elementwise(_maximum_value, _emit_maximum),
+    "equal": ufunc("equal"),
+    "greater": ufunc("greater"),
+    "logical_and": ufunc("logical_and"),
+    "logical_or": ufunc("logical_or"),
+    "logical_not": ufunc("logical_not"),
+    "where": elementwise(_where_value, _emit_where, (1, 2)),
+}

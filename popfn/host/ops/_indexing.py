@@ -2,15 +2,21 @@
 
 Errors, unless a function says more: TypeError for an operand that is no Tensor or a number that is no int,
 ValueError for a tensor of another graph, popart_exception for an axis that is out of range.
+
+When the ops run, an index that is out of range reads the nearest element, or 0 if so asked, and writes nothing. NumPy
+reads and writes in place; on other array modules `.at[...]`, as JAX arrays have it, stands for writing.
 """
 
 import builtins
-from typing import Any, List, Optional
+import math
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from popfn.host import dtypes
 from popfn.host.errors import popart_exception
+from popfn.host.kernels import emit
+from popfn.host.kernels.kernel import Kernel
 from popfn.host.ops import _build
 from popfn.host.ops._elementwise import where
 from popfn.host.ops._movement import slice, squeeze, subsample
@@ -55,6 +61,26 @@ def gather(
         zero_OOR: Whether an index that is out of range gives zeros.
     """
     return _gather("gather", "gather_out", t, indices, axis, zero_OOR)
+
+
+def _gather_value(xp: Any, op: Any, t: Any, indices: Any) -> Any:
+    axis = op.attrs["axis"]
+    result = xp.take(t, indices, axis=axis, mode="clip")
+    if op.attrs["zero_OOR"]:
+        inside = (indices >= 0) & (indices < t.shape[axis])
+        inside = inside.reshape(inside.shape + (1,) * (t.ndim - 1 - axis))
+        result = xp.where(inside, result, np.zeros((), result.dtype))
+    return result
+
+
+def _emit_gather(s: Any) -> None:
+    if s.op.attrs["zero_OOR"]:
+        emit.call_value(s)
+    else:
+        t, indices = s.ins
+        s.line(
+            f'{s.function("take")}({t.name}, {indices.name}, axis={s.op.attrs["axis"]}, out={s.out.name}, mode="clip")'
+        )
 
 
 def tied_gather(
@@ -104,6 +130,19 @@ def groupedgather(
     )
 
 
+def _groupedgather_value(xp: Any, op: Any, t: Any, indices: Any) -> Any:
+    """In each group, the parts of `t` at `indices` along the axis."""
+    axis, count = op.attrs["axis"], indices.ndim - 1
+    rows = xp.moveaxis(t, axis, 1)
+    groups = np.arange(t.shape[0]).reshape((-1,) + (1,) * count)
+    result = rows[groups, xp.clip(indices, 0, t.shape[axis] - 1)]
+    if op.attrs["zero_OOR"]:
+        inside = (indices >= 0) & (indices < t.shape[axis])
+        inside = xp.reshape(inside, inside.shape + (1,) * (t.ndim - 2))
+        result = xp.where(inside, result, xp.zeros_like(result))
+    return xp.moveaxis(result, tuple(range(1, 1 + count)), tuple(range(axis, axis + count)))
+
+
 def scatter(
     t: Tensor,
     indices: Tensor,
@@ -132,6 +171,18 @@ def scatter(
     elif t.dtype is not values.dtype:
         fault = f"the dtypes {t.dtype.name} and {values.dtype.name} differ"
     return _build.emit(graph, "scatter", (t, indices, values), t.shape, t.dtype, {"axis": axis}, fault=fault)
+
+
+def _scatter_value(xp: Any, op: Any, t: Any, indices: Any, elements: Any) -> Any:
+    """`t` with the elements at their indices along the axis; of those with the same place the last one."""
+    axis = op.attrs["axis"]
+    places = _outside_beyond(xp, indices, t.shape[axis])
+    if xp is not np:
+        return t.at[_coordinates(axis, places)].set(elements, mode="drop")
+    result = t.copy()
+    inside = places < t.shape[axis]
+    result[tuple([np.broadcast_to(x, places.shape)[inside] for x in _coordinates(axis, places)])] = elements[inside]
+    return result
 
 
 def scatter_reduce(
@@ -228,6 +279,89 @@ def _scatter_reduce(
     return _build.emit(graph, kind, inputs, shape, dtype, attrs, "scatterreduce_out", fault=fault)
 
 
+def _scatter_reduce_value(xp: Any, op: Any, data: Any, indices: Any, initial: Any = None) -> Any:
+    """The parts of `data` with the same index along the axis combined, with the initial values if there are any."""
+    if xp is np:
+        return _scatter_reduce_numpy(op, data, indices, initial)
+    axis, reduction, shape = op.attrs["axis"], op.attrs["reduction"], op.outputs[0].shape
+    places = _outside_beyond(xp, indices, shape[axis])
+    if indices.shape == data.shape:
+        where = _coordinates(axis, places)
+    else:
+        where = (builtins.slice(None),) * axis + (xp.reshape(places, (-1,)),)
+    start = xp.zeros(shape, data.dtype) if initial is None else initial
+    if initial is None and reduction in ("max", "min"):
+        start = start + _neutral(reduction, data.dtype)
+    method = {"sum": "add", "max": "max", "min": "min", "none": "set"}[reduction]
+    result = getattr(start.at[where], method)(data, mode="drop")
+    if initial is None and reduction in ("max", "min"):
+        is_hit = xp.zeros(shape, np.bool_).at[where].set(True, mode="drop")
+        result = xp.where(is_hit, result, xp.zeros_like(result))
+    return result
+
+
+def _neutral(reduction: str, dtype: np.dtype) -> Any:
+    """What does not change a maximum or minimum."""
+    if dtype.kind == "f":
+        return dtype.type(-math.inf if reduction == "max" else math.inf)
+    limits = np.iinfo(dtype)
+    return dtype.type(limits.min if reduction == "max" else limits.max)
+
+
+def _scatter_reduce_numpy(op: Any, data: Any, indices: Any, initial: Any = None) -> Any:
+    """Indices that are out of range are left out."""
+    axis, reduction = op.attrs["axis"], op.attrs["reduction"]
+    result = np.zeros(op.outputs[0].shape, data.dtype) if initial is None else np.array(initial, data.dtype)
+    rows, source = np.moveaxis(result, axis, 0), np.moveaxis(data, axis, 0)
+    if indices.size == data.shape[axis] and indices.shape != data.shape:
+        where: Any = indices.reshape(-1)
+        valid = (where >= 0) & (where < len(rows))
+        where, source = where[valid], source[valid]
+        order = np.argsort(where, kind="stable")
+        where, source = where[order], source[order]
+        starts = np.flatnonzero(np.r_[True, where[1:] != where[:-1]][: len(where)])
+    else:
+        # Each element has an index of its own: number the elements of the result in one sequence.
+        places = np.moveaxis(indices, axis, 0)
+        valid = (places >= 0) & (places < len(rows))
+        lanes = np.arange(math.prod(places.shape[1:])).reshape(places.shape[1:])
+        where = (places.astype(np.int64) * lanes.size + lanes)[valid]
+        order = np.argsort(where, kind="stable")
+        where, source = where[order], source[valid][order]
+        starts = np.flatnonzero(np.r_[True, where[1:] != where[:-1]][: len(where)])
+        flat = rows.reshape(-1)  # a copy unless axis is 0
+        _combine(flat, where, source, starts, reduction, initial is None)
+        rows[...] = flat.reshape(rows.shape)
+        return result
+    _combine(rows, where, source, starts, reduction, initial is None)
+    return result
+
+
+_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _combine(rows: Any, where: Any, source: Any, starts: Any, reduction: str, fresh: bool) -> None:
+    """Combine the rows of `source`, sorted by the place `where` each goes to, into `rows`."""
+    if not len(starts):
+        return
+    places = where[starts]
+    if reduction == "none":
+        rows[places] = source[np.r_[starts[1:], len(where)] - 1]
+        return
+    combine = _COMBINE[reduction]
+    groups = combine.reduceat(source, starts, axis=0, dtype=source.dtype)
+    rows[places] = groups if fresh else combine(rows[places], groups)
+
+
+def _grouped_scatter_reduce_value(xp: Any, op: Any, data: Any, indices: Any, initial: Any = None) -> Any:
+    """`scatter_reduce` in each group: with an index for each element, the groups are an axis like the others."""
+    axis = op.attrs["axis"]
+    if indices.ndim < data.ndim:
+        shape = [n if i in (0, axis) else 1 for i, n in enumerate(data.shape)]
+        indices = xp.reshape(indices, shape)
+    return _scatter_reduce_value(xp, op, data, xp.broadcast_to(indices, data.shape), initial)
+
+
 def onehot(t: Tensor, num_classes: Tensor, values: Tensor, axis: int) -> Tensor:
     """Return, for each class index in `t`, a vector of `values[1]` at that index and `values[0]` elsewhere.
 
@@ -253,6 +387,28 @@ def onehot(t: Tensor, num_classes: Tensor, values: Tensor, axis: int) -> Tensor:
     shape = t.shape[:axis] + (count,) + t.shape[axis:]
     attrs = {"num_classes": count, "axis": axis}
     return _build.emit(graph, "onehot", (t, values), shape, values.dtype, attrs, fault=fault)
+
+
+def _onehot_value(xp: Any, op: Any, t: Any, values: Any) -> Any:
+    axis, count = op.attrs["axis"], op.attrs["num_classes"]
+    classes = xp.arange(count).reshape((count,) + (1,) * (t.ndim - axis))
+    return xp.where(xp.expand_dims(t, axis) == classes, values[1], values[0])
+
+
+def _emit_onehot(s: Any) -> None:
+    (t, values), axis, out = s.ins, s.op.attrs["axis"], s.out
+    count = s.op.attrs["num_classes"]
+    if count > np.iinfo(t.dtype).max:  # the classes would not fit into the indices' dtype
+        emit.call_value(s)
+        return
+    classes = s.constant_array(
+        "classes", np.arange(count, dtype=t.dtype).reshape((count,) + (1,) * (len(t.shape) - axis))
+    )
+    is_on = s.scratch(out.shape, np.dtype(np.bool_))
+    s.apply("equal", s.expanded(t, axis), classes, out=is_on)
+    off, on = (s.reshaped(s.section(values, 0, k, k + 1), ()) for k in (0, 1))
+    s.copy(out, off)
+    s.line(f"{s.function('copyto')}({out.name}, {on.name}, where={is_on.name})")
 
 
 def getitem(t: Tensor, key: Any) -> Tensor:
@@ -308,3 +464,40 @@ def _slices(t: Tensor, keys: List[Any]) -> Tensor:
     if any(stride != 1 for stride in strides):
         result = subsample(result, strides)
     return squeeze(result, ints) if ints else result
+
+
+# Places
+
+
+def _coordinates(axis: int, places: Any) -> Tuple[Any, ...]:
+    """The indices of elements whose place along `axis` is given, and along the other axes their own."""
+    own = np.meshgrid(*[np.arange(n) for n in places.shape], indexing="ij", sparse=True)
+    return (*own[:axis], places, *own[axis + 1 :])
+
+
+def _outside_beyond(xp: Any, indices: Any, length: int) -> Any:
+    """The indices as int32, those out of range being `length`: JAX would count negative ones from the end."""
+    inside = (indices >= 0) & (indices < length)
+    return xp.where(inside, indices, length).astype(np.int32)
+
+
+def add_at(xp: Any, t: Any, axis: int, indices: Any, parts: Any) -> Any:
+    """`t` with parts added at indices along an axis; the axes of `indices` stand in the place of that axis."""
+    places = xp.reshape(_outside_beyond(xp, indices, t.shape[axis]), (-1,))
+    parts = xp.reshape(parts, t.shape[:axis] + (places.size,) + t.shape[axis + 1 :])
+    if xp is not np:
+        return t.at[(builtins.slice(None),) * axis + (places,)].add(parts, mode="drop")
+    result = t.copy()
+    inside = places < t.shape[axis]
+    np.add.at(np.moveaxis(result, axis, 0), places[inside], np.moveaxis(parts, axis, 0)[inside])
+    return result
+
+
+KERNELS: Dict[str, Kernel] = {
+    "gather": Kernel(_gather_value, _emit_gather),
+    "groupedgather": Kernel(_groupedgather_value),
+    "scatter": Kernel(_scatter_value),
+    "scatter_reduce": Kernel(_scatter_reduce_value, float32=True),
+    "grouped_scatter_reduce": Kernel(_grouped_scatter_reduce_value, float32=True),
+    "onehot": Kernel(_onehot_value, _emit_onehot),
+}

@@ -1,8 +1,13 @@
 """Losses."""
 
-from typing import Any, Optional, Tuple
+import math
+from typing import Any, Dict, Optional, Tuple
 
+import numpy as np
+
+from popfn.host import dtypes
 from popfn.host.errors import popart_exception
+from popfn.host.kernels.kernel import Kernel
 from popfn.host.ops import _build
 from popfn.host.tensor import Shape, Tensor, constant
 
@@ -38,6 +43,20 @@ def nll_loss(
     shape = _loss_shape(labels, reduction)
     fault = _fault(probs, labels)
     return _build.emit(graph, "nll_loss", (probs, labels), shape, probs.dtype, attrs, "loss", fault=fault)
+
+
+# The least probability whose logarithm is taken.
+_FLOORS = {dtypes.float16: 6.104e-05}
+_FLOOR = 1e-7
+
+
+def _nll_loss_value(xp: Any, op: Any, probs: Any, labels: Any) -> Any:
+    """The negative logarithms of the probabilities at the labels, reduced."""
+    labels, kept = _checked_labels(xp, op, labels)
+    p = xp.take_along_axis(probs, _places(xp, labels, probs), axis=-1)[..., 0]
+    if not op.attrs["log_prob"]:
+        p = xp.log(xp.maximum(p, np.float32(_FLOORS.get(op.inputs[0].dtype, _FLOOR))))
+    return _reduced(xp, op, -p, kept)
 
 
 def nll_loss_with_softmax_grad(
@@ -76,6 +95,20 @@ def nll_loss_with_softmax_grad(
     return loss, dx
 
 
+def _nll_loss_with_softmax_grad_value(xp: Any, op: Any, probs: Any, labels: Any, loss_grad: Any) -> Tuple[Any, Any]:
+    """The loss, and its gradient with respect to the operand of the softmax that gave the probabilities."""
+    labels, kept = _checked_labels(xp, op, labels)
+    p = xp.take_along_axis(probs, _places(xp, labels, probs), axis=-1)[..., 0]
+    loss = _reduced(xp, op, -xp.log(p + np.float32(_FLOOR)), kept)
+    is_label = labels[..., None] == np.arange(probs.shape[-1], dtype=np.int32)
+    grad = (probs - is_label.astype(probs.dtype)) * xp.reshape(loss_grad, ())
+    if op.attrs["reduction"] == "mean":
+        grad = grad / _count(xp, labels, kept)
+    if kept is not None:
+        grad = xp.where(kept[..., None], grad, xp.zeros_like(grad))
+    return loss, grad
+
+
 def _attrs(function: str, probs: Tensor, ignore_index: Optional[int], reduction: str) -> Any:
     if ignore_index is not None:
         ignore_index = _build.as_int(function, "ignore_index", ignore_index)
@@ -99,3 +132,38 @@ def _fault(probs: Tensor, labels: Tensor) -> Optional[str]:
     if labels.shape != probs.shape[:-1]:
         return f"the labels, of the shape {labels.shape}, do not fit the probabilities, {probs.shape}"
     return None
+
+
+# What the values share
+
+
+def _checked_labels(xp: Any, op: Any, labels: Any) -> Tuple[Any, Any]:
+    """The labels as int32, and which of them count: None if all do."""
+    labels, ignored = labels.astype(np.int32), op.attrs["ignore_index"]
+    return labels, None if ignored is None else labels != ignored
+
+
+def _places(xp: Any, labels: Any, probs: Any) -> Any:
+    """Where the probabilities at the labels are, an ignored one being anywhere."""
+    return xp.clip(labels, 0, probs.shape[-1] - 1)[..., None]
+
+
+def _count(xp: Any, labels: Any, kept: Any) -> Any:
+    if kept is None:
+        return np.float32(max(math.prod(labels.shape), 1))
+    return xp.maximum(xp.sum(kept), 1).astype(np.float32)
+
+
+def _reduced(xp: Any, op: Any, losses: Any, kept: Any) -> Any:
+    if kept is not None:
+        losses = xp.where(kept, losses, xp.zeros_like(losses))
+    if op.attrs["reduction"] == "none":
+        return losses
+    total = xp.sum(losses)
+    return total / _count(xp, losses, kept) if op.attrs["reduction"] == "mean" else total
+
+
+KERNELS: Dict[str, Kernel] = {
+    "nll_loss": Kernel(_nll_loss_value, float32=True),
+    "nll_loss_with_softmax_grad": Kernel(_nll_loss_with_softmax_grad_value, float32=True),
+}

@@ -7,10 +7,16 @@ ValueError for a tensor of another graph, popart_exception for axes and shapes t
 import builtins
 from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
+import numpy as np
+
 from popfn.host import dtypes
 from popfn.host.context import get_current_graph
 from popfn.host.errors import UndefinedValue, popart_exception
 from popfn.host.graph import Graph
+from popfn.host.kernels import emit
+from popfn.host.kernels.kernel import SAME, Kernel, in_place
+from popfn.host.kernels.layout import Layout, permuted, reshaped, sliced
+from popfn.host.kernels.values import out_dtype
 from popfn.host.ops import _build
 from popfn.host.tensor import Shape, Tensor, _as_shape, _check_dtype, _check_name
 
@@ -32,10 +38,10 @@ def _reshape(kind: str, t: Tensor, shape: Any) -> Tensor:
         raise popart_exception(
             f"{kind}: the shape {t.shape} has {size} elements, the shape {tuple(shape)} has not."
         )
-    return _emit_reshape(graph, kind, t, wanted)
+    return _reshape_to(graph, kind, t, wanted)
 
 
-def _emit_reshape(graph: Graph, kind: str, t: Tensor, shape: Shape) -> Tensor:
+def _reshape_to(graph: Graph, kind: str, t: Tensor, shape: Shape) -> Tensor:
     if kind == "reshape_" and 0 in t.shape:
         raise popart_exception(f"{kind}: {t!r} has no elements to view.")
     return _build.emit(graph, kind, (t,), shape, t.dtype, None, t.name + "_reshaped")
@@ -56,14 +62,23 @@ def reshape_(t: Tensor, shape: Tuple[int, ...]) -> Tensor:
     return _reshape("reshape_", t, shape)
 
 
+def _reshape_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.reshape(x, op.outputs[0].shape)
+
+
+def _view_reshape(op: Any, i: int, x: Any) -> Optional[Layout]:
+    strides = reshaped(x.shape, x.strides, op.outputs[0].shape, x.dtype.itemsize)
+    return None if strides is None else (strides, 0)
+
+
 def flatten(t: Tensor) -> Tensor:
     """Return a copy with one axis."""
-    return _emit_reshape(_build.checked("flatten", t=t), "reshape", t, (_build.nelms(t.shape),))
+    return _reshape_to(_build.checked("flatten", t=t), "reshape", t, (_build.nelms(t.shape),))
 
 
 def flatten_(t: Tensor) -> Tensor:
     """`flatten` as a view."""
-    return _emit_reshape(_build.checked("flatten_", t=t), "reshape_", t, (_build.nelms(t.shape),))
+    return _reshape_to(_build.checked("flatten_", t=t), "reshape_", t, (_build.nelms(t.shape),))
 
 
 def squeeze(t: Tensor, axes: Optional[List[int]] = None) -> Tensor:
@@ -82,7 +97,7 @@ def squeeze(t: Tensor, axes: Optional[List[int]] = None) -> Tensor:
             raise ValueError(
                 f"squeeze: the axes {list(axes)} must be different axes of length 1 of the shape {t.shape}."
             )
-    return _emit_reshape(graph, "reshape", t, tuple([n for i, n in enumerate(t.shape) if i not in gone]))
+    return _reshape_to(graph, "reshape", t, tuple([n for i, n in enumerate(t.shape) if i not in gone]))
 
 
 def _transpose(kind: str, t: Tensor, permutation: Optional[Iterable[int]]) -> Tensor:
@@ -111,6 +126,14 @@ def transpose(t: Tensor, permutation: Optional[Tuple[int, ...]] = None) -> Tenso
 def transpose_(t: Tensor, permutation: Optional[Tuple[int, ...]] = None) -> Tensor:
     """`transpose` as a view."""
     return _transpose("transpose_", t, permutation)
+
+
+def _transpose_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.transpose(x, op.attrs["permutation"])
+
+
+def _view_transpose(op: Any, i: int, x: Any) -> Layout:
+    return permuted(x.strides, op.attrs["permutation"]), 0
 
 
 def _concat(kind: str, ts: Iterable[Tensor], axis: int) -> Tensor:
@@ -146,6 +169,18 @@ def concat_(ts: Iterable[Tensor], axis: int = 0) -> Tensor:
     return _concat("concat_", ts, axis)
 
 
+def _concat_value(xp: Any, op: Any, *xs: Any) -> Any:
+    return xp.concatenate(xs, axis=op.attrs["axis"])
+
+
+def _emit_concat(s: Any) -> None:
+    axis, start = s.op.attrs["axis"], 0
+    for x in s.ins:
+        stop = start + x.shape[axis]
+        s.copy(s.section(s.out, axis, start, stop), x)
+        start = stop
+
+
 def split(t: Tensor, splits: Union[int, List[int]], axis: int = 0) -> List[Tensor]:
     """Cut `t` along `axis` into `splits` equal parts, or into parts of the lengths `splits`.
 
@@ -176,6 +211,16 @@ def split(t: Tensor, splits: Union[int, List[int]], axis: int = 0) -> List[Tenso
         for i, n in enumerate(sizes)
     ]
     return list(graph._add_op("split", (t,), results, {"axis": axis, "sizes": sizes}).outputs)
+
+
+def _split_value(xp: Any, op: Any, x: Any) -> Any:
+    ends = np.cumsum(op.attrs["sizes"])[:-1]
+    parts = xp.split(x, ends.tolist(), axis=op.attrs["axis"])
+    return tuple(parts) if len(parts) > 1 else parts[0]
+
+
+def _view_split(op: Any, i: int, x: Any) -> Layout:
+    return x.strides, x.strides[op.attrs["axis"]] * sum(op.attrs["sizes"][:i])
 
 
 Bounds = Optional[Union[int, List[Optional[int]]]]
@@ -244,6 +289,14 @@ def slice_(
     return _slice("slice_", t, start, stop, step, axis)
 
 
+def _slice_value(xp: Any, op: Any, x: Any) -> Any:
+    return x[op.attrs["slices"]]
+
+
+def _view_slice(op: Any, i: int, x: Any) -> Layout:
+    return sliced(x.shape, x.strides, op.attrs["slices"])
+
+
 def subsample(t: Tensor, strides: Union[int, Iterable[int]]) -> Tensor:
     """Return every n-th element along each axis, n being its entry of `strides`; an int is for axis 0.
 
@@ -262,6 +315,14 @@ def subsample(t: Tensor, strides: Union[int, Iterable[int]]) -> Tensor:
     steps += (1,) * (len(t.shape) - len(steps))
     shape = tuple([-(-n // step) for n, step in zip(t.shape, steps)])
     return _build.emit(graph, "subsample", (t,), shape, t.dtype, {"strides": steps})
+
+
+def _subsample_value(xp: Any, op: Any, x: Any) -> Any:
+    return x[tuple([builtins.slice(None, None, step) for step in op.attrs["strides"]])]
+
+
+def _view_subsample(op: Any, i: int, x: Any) -> Layout:
+    return tuple([stride * step for stride, step in zip(x.strides, op.attrs["strides"])]), 0
 
 
 def _window(
@@ -302,6 +363,25 @@ def dynamic_slice(t: Tensor, index: Tensor, axes: List[int], sizes: List[int], n
     return _build.emit(graph, "dynamic_slice", (t, index), shape, t.dtype, attrs, fault=fault)
 
 
+def _dynamic_slice_value(xp: Any, op: Any, t: Any, index: Any) -> Any:
+    """NumPy only."""
+    return t[window(op, t, index)]
+
+
+def _emit_dynamic_slice(s: Any) -> None:
+    t, index = s.ins
+    s.line(f"{s.function('copyto')}({s.out.name}, {t.name}[{s.bind_window()}({t.name}, {index.name})])")
+
+
+def window(op: Any, t: Any, index: Any) -> Any:
+    """The slices of a window of `t` at an index, moved inside where it would leave `t`."""
+    slices = [builtins.slice(None)] * t.ndim
+    for axis, size, start in zip(op.attrs["axes"], op.attrs["sizes"], index.reshape(-1).tolist()):
+        start = max(0, min(start, t.shape[axis] - size))
+        slices[axis] = builtins.slice(start, start + size)
+    return tuple(slices)
+
+
 def _dynamic_update(
     kind: str,
     name: str,
@@ -334,6 +414,19 @@ def dynamic_update_(
     return _dynamic_update("dynamic_update_", "dynamicupdateinplace_out", t, index, t_update, axes, sizes)
 
 
+def _dynamic_update_value(xp: Any, op: Any, t: Any, index: Any, update: Any) -> Any:
+    """NumPy only."""
+    result = t.copy()
+    result[window(op, t, index)] = update
+    return result
+
+
+def _emit_dynamic_update(s: Any) -> None:
+    t, index, update = s.ins
+    s.copy(s.out, t)
+    s.line(f"{s.out.name}[{s.bind_window()}({s.out.name}, {index.name})] = {update.name}")
+
+
 def init(
     shape: Iterable[int],
     dtype: dtypes.dtype,
@@ -359,6 +452,15 @@ def init(
     )
 
 
+def _init_value(xp: Any, op: Any) -> Any:
+    return xp.zeros(op.outputs[0].shape, out_dtype(op))
+
+
+def _emit_init(s: Any) -> None:
+    if s.op.attrs["init_type"] == "zero":
+        emit.fill_zero(s)
+
+
 def ipu_copy(t: Tensor, destination: int, source: Optional[int] = None) -> Tensor:
     """Return a copy on the virtual IPU `destination`.
 
@@ -375,7 +477,7 @@ def ipu_copy(t: Tensor, destination: int, source: Optional[int] = None) -> Tenso
     if source is None and found is None:
         raise ValueError(f"ipu_copy: where {t!r} is, is not known: pass source.")
     source = found if source is None else _build.as_int("ipu_copy", "source", source)
-    return _emit_copy(graph, "ipu_copy", t, (source, tile_set), (destination, tile_set), f"_c{destination}")
+    return _copy_to(graph, "ipu_copy", t, (source, tile_set), (destination, tile_set), f"_c{destination}")
 
 
 def io_tile_copy(t: Tensor) -> Tensor:
@@ -386,11 +488,37 @@ def io_tile_copy(t: Tensor) -> Tensor:
     except UndefinedValue:
         source = 0, "compute"
     destination = source[0], "compute" if source[1] == "io" else "io"
-    return _emit_copy(graph, "io_tile_copy", t, source, destination, "_iotilecopy")
+    return _copy_to(graph, "io_tile_copy", t, source, destination, "_iotilecopy")
 
 
-def _emit_copy(graph: Graph, kind: str, t: Tensor, source: Any, destination: Any, suffix: str) -> Tensor:
+def _copy_to(graph: Graph, kind: str, t: Tensor, source: Any, destination: Any, suffix: str) -> Tensor:
     made = _build.emit_like(graph, kind, (t,), {"source": source}, t.name + suffix)
     made.producer.ipu, made.producer.tile_set = destination
     graph.ir._is_placed = True
     return made
+
+
+_reshape_kernel = Kernel(_reshape_value, view=_view_reshape)
+_transpose_kernel = Kernel(_transpose_value, view=_view_transpose)
+_concat_kernel = Kernel(_concat_value, _emit_concat)
+_slice_kernel = Kernel(_slice_value, view=_view_slice)
+_dynamic_update_kernel = Kernel(_dynamic_update_value, _emit_dynamic_update, (0,), True)
+
+KERNELS: Dict[str, Kernel] = {
+    "reshape": _reshape_kernel,
+    "reshape_": _reshape_kernel,
+    "transpose": _transpose_kernel,
+    "transpose_": _transpose_kernel,
+    "concat": _concat_kernel,
+    "concat_": _concat_kernel,
+    "split": Kernel(_split_value, view=_view_split),
+    "slice": _slice_kernel,
+    "slice_": _slice_kernel,
+    "subsample": Kernel(_subsample_value, view=_view_subsample),
+    "dynamic_slice": Kernel(_dynamic_slice_value, _emit_dynamic_slice),
+    "dynamic_update": _dynamic_update_kernel,
+    "dynamic_update_": in_place(_dynamic_update_kernel),
+    "init": Kernel(_init_value, _emit_init),
+    "ipu_copy": SAME,
+    "io_tile_copy": SAME,
+}

@@ -4,9 +4,13 @@ Errors: TypeError for an operand that is no Tensor or a parameter of the wrong t
 another graph, popart_exception for a rank that is too low.
 """
 
-from typing import Optional
+import math
+from typing import Any, Dict, Optional, Tuple
+
+import numpy as np
 
 from popfn.host.errors import popart_exception
+from popfn.host.kernels.kernel import Kernel
 from popfn.host.ops import _build
 from popfn.host.tensor import Tensor
 
@@ -51,6 +55,47 @@ def _group_norm(
     return graph._add_op("group_norm", (t, weight, bias), results, attrs, fault).outputs[0]
 
 
+def _group_norm_value(xp: Any, op: Any, t: Any, weight: Any, bias: Any) -> Tuple[Any, Any, Any]:
+    """Groups of channels with mean 0 and variance 1, scaled and shifted; the means, and 1 / sqrt(variance + eps)."""
+    groups = op.attrs["num_groups"]
+    x = xp.reshape(t, (t.shape[0] * groups, math.prod(t.shape[1:]) // groups))
+    mean = xp.mean(x, axis=1, keepdims=True)
+    x = x - mean
+    inverse = 1 / xp.sqrt(xp.mean(x * x, axis=1, keepdims=True) + np.float32(op.attrs["eps"]))
+    normal = xp.reshape(x * inverse, t.shape)
+    result = normal * _per_channel(xp, weight, t) + _per_channel(xp, bias, t)
+    return result, xp.reshape(mean, (-1,)), xp.reshape(inverse, (-1,))
+
+
+def _emit_group_norm(s: Any) -> None:
+    """Emit it in place of the result."""
+    (x, weight, bias), (out, mean, inverse) = s.ins, s.outs
+    count = mean.shape[0]
+    size = math.prod(x.shape) // max(count, 1)
+    x = s.reshaped(x if x.contiguous else s.compact(x), (count, size))
+    rows, (mean, inverse) = s.reshaped(out, (count, size)), (s.reshaped(y, (count, 1)) for y in (mean, inverse))
+    square, length = s.scratch((count, size), out.dtype), s.constant(size, out.dtype)
+    add = s.function("add")
+    s.line(f"{add}.reduce({x.name}, axis=1, keepdims=True, out={mean.name})")
+    s.apply("divide", mean, length, out=mean)
+    s.apply("subtract", x, mean, out=rows)
+    s.apply("multiply", rows, rows, out=square)
+    s.line(f"{add}.reduce({square.name}, axis=1, keepdims=True, out={inverse.name})")
+    s.apply("divide", inverse, length, out=inverse)
+    s.apply("add", inverse, s.constant(s.op.attrs["eps"], out.dtype), out=inverse)
+    s.apply("sqrt", inverse, out=inverse)
+    s.apply("divide", s.constant(1, out.dtype), inverse, out=inverse)
+    s.apply("multiply", rows, inverse, out=rows)
+    channels = (-1,) + (1,) * (len(out.shape) - 2)
+    weight, bias = (s.reshaped(y if y.contiguous else s.compact(y), channels) for y in (weight, bias))
+    s.apply("multiply", out, weight)
+    s.apply("add", out, bias)
+
+
+def _per_channel(xp: Any, x: Any, t: Any) -> Any:
+    return xp.reshape(x, (-1,) + (1,) * (t.ndim - 2))
+
+
 def _channel_fault(t: Tensor, **parameters: Tensor) -> Optional[str]:
     """What PopXL does not check when the graph is built."""
     if not t.dtype.is_floating_point:
@@ -88,3 +133,15 @@ def batch_norm_inference(
     fault = _channel_fault(t, **operands)
     inputs = (t, scale, bias, mean, var)
     return _build.emit_like(graph, "batch_norm_inference", inputs, {"eps": eps}, "batch_norm_out", fault)
+
+
+def _batch_norm_inference_value(xp: Any, op: Any, t: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+    """Channels less a given mean, over a given standard deviation, scaled and shifted."""
+    factor = scale / xp.sqrt(var + np.float32(op.attrs["eps"]))
+    return (t - _per_channel(xp, mean, t)) * _per_channel(xp, factor, t) + _per_channel(xp, bias, t)
+
+
+KERNELS: Dict[str, Kernel] = {
+    "group_norm": Kernel(_group_norm_value, _emit_group_norm, (0,), float32=True),
+    "batch_norm_inference": Kernel(_batch_norm_inference_value, float32=True),
+}

@@ -1,19 +1,19 @@
-"""Pooling and resampling. The samples are of the shape (samples, channels, ...).
+"""Pooling. The samples are of the shape (samples, channels, ...).
 
 Errors: TypeError for an operand that is no Tensor or a parameter of the wrong type, ValueError for a tensor of
 another graph, popart_exception for shapes that do not fit.
 """
 
-from typing import Any, Dict, Iterable, Optional, Tuple
+import math
+from typing import Any, Callable, Dict, Optional, Tuple
+
+import numpy as np
 
 from popfn.host.errors import popart_exception
+from popfn.host.kernels.kernel import Kernel
 from popfn.host.ops import _build
-from popfn.host.ops._convolution import PAD_TYPES, PadType, resolved_padding, window_counts
+from popfn.host.ops._convolution import PAD_TYPES, PadType, padded, resolved_padding, window_counts
 from popfn.host.tensor import Tensor
-
-MODES = ("nearest", "linear", "cubic")
-NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-COORDINATE_MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 
 
 def _pool(
@@ -76,6 +76,19 @@ def _pool(
     return _build.emit(graph, kind, (t,), t.shape[:2] + counts, t.dtype, attrs, name, fault=fault)
 
 
+def _combined(xp: Any, op: Any, t: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """Combine the elements of each window of padded samples, along one axis after another."""
+    a = op.attrs
+    for axis, count in enumerate(op.outputs[0].shape[2:], 2):
+        size, step, distance = (a[name][axis - 2] for name in ("kernel", "stride", "dilation"))
+        total = None
+        for start in range(0, size * distance, distance):
+            part = t[(slice(None),) * axis + (slice(start, start + step * (count - 1) + 1, step),)]
+            total = part if total is None else combine(total, part)
+        t = total
+    return t
+
+
 def average_pool(
     t: Tensor,
     kernel_size: Tuple[int, ...],
@@ -116,6 +129,13 @@ def average_pool(
     )
 
 
+def _average_pool_value(xp: Any, op: Any, t: Any) -> Any:
+    """The mean of each window, the padding left out."""
+    total = _combined(xp, op, padded(xp, t, op.attrs["padding"], 0), xp.add)
+    ones = padded(np, np.ones((1, 1) + t.shape[2:], np.float32), op.attrs["padding"], 0)
+    return total / np.maximum(_combined(np, op, ones, np.add), np.float32(1))
+
+
 def max_pool(
     t: Tensor,
     kernel_size: Tuple[int, ...],
@@ -154,88 +174,13 @@ def max_pool(
     )
 
 
-def interpolate(
-    t: Tensor,
-    scale_factor: Tuple[float, ...] = (1.0, 1.0, 1.0, 1.0),
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-    coordinate_transformation_mode: str = "half_pixel",
-) -> Tensor:
-    """Resample `t` to floor(length * scale) elements along each axis.
-
-    Args:
-        t: The tensor.
-        scale_factor: The scale of each axis.
-        mode: "nearest", "linear" or "cubic".
-        nearest_mode: How "nearest" rounds: "round_prefer_floor", "round_prefer_ceil", "floor" or "ceil".
-        coordinate_transformation_mode: Where the centres of the elements are: "half_pixel",
-            "pytorch_half_pixel", "align_corners" or "asymmetric".
-
-    Raises:
-        ValueError: If there is no such mode.
-    """
-    graph = _build.checked("interpolate", t=t)
-    if isinstance(scale_factor, str) or not hasattr(scale_factor, "__iter__"):
-        raise TypeError(f"interpolate: scale_factor must be a list of floats, not {scale_factor!r}.")
-    scales = tuple([_build.as_float("interpolate", "a scale", scale) for scale in scale_factor])
-    attrs: Dict[str, Any] = {
-        "mode": mode,
-        "nearest_mode": nearest_mode,
-        "coordinate_transformation_mode": coordinate_transformation_mode,
-    }
-    for (name, value), known in zip(attrs.items(), (MODES, NEAREST_MODES, COORDINATE_MODES)):
-        if value not in known:
-            raise ValueError("interpolate: {} must be one of {}, not {!r}.".format(name, ", ".join(known), value))
-    if len(scales) != len(t.shape):
-        raise popart_exception(f"interpolate: the shape {t.shape} needs {len(t.shape)} scales, not {scales}.")
-    shape = tuple([int(n * scale) for n, scale in zip(t.shape, scales)])
-    fault = None
-    if coordinate_transformation_mode == "tf_crop_and_resize":
-        fault = "no device supports tf_crop_and_resize"
-    elif any(scale <= 0 for scale in scales) or 0 in shape:
-        fault = f"the scales {scales} leave nothing of the shape {t.shape}"
-    attrs["scale_factor"] = scales
-    return _build.emit(graph, "interpolate", (t,), shape, t.dtype, attrs, fault=fault)
+def _max_pool_value(xp: Any, op: Any, t: Any) -> Any:
+    """The largest element of each window."""
+    lowest = -math.inf if t.dtype.kind == "f" else np.iinfo(t.dtype).min
+    return _combined(xp, op, padded(xp, t, op.attrs["padding"], lowest), xp.maximum)
 
 
-def roi_align(
-    t: Tensor,
-    rois: Tensor,
-    batch_index: Tensor,
-    output_size: Iterable[int],
-    spatial_scale: float,
-    sampling_ratio: int,
-) -> Tensor:
-    """Average regions of samples, each to a grid of `output_size`.
-
-    Args:
-        t: The samples, of the shape (samples, channels, height, width).
-        rois: The regions, of the shape (regions, 4): x1, y1, x2, y2.
-        batch_index: The sample of each region.
-        output_size: The height and the width of the result.
-        spatial_scale: What the coordinates are multiplied by.
-        sampling_ratio: How many points along each axis a cell of the grid is the mean of.
-
-    Returns:
-        A tensor of the shape (regions, channels, height, width).
-    """
-    graph = _build.checked("roi_align", t=t, rois=rois, batch_index=batch_index)
-    size = _build.as_ints("roi_align", "output_size", output_size)
-    if len(size) < 2 or min(size) < 0:
-        raise TypeError(f"roi_align: output_size must be two positive ints, not {output_size!r}.")
-    attrs = {
-        "output_size": size[:2],
-        "spatial_scale": _build.as_float("roi_align", "spatial_scale", spatial_scale),
-        "sampling_ratio": _build.as_int("roi_align", "sampling_ratio", sampling_ratio),
-    }
-    if len(t.shape) != 4:
-        raise popart_exception(f"roi_align: {t!r} must have 4 axes.")
-    if len(rois.shape) != 2:
-        raise popart_exception(f"roi_align: the regions {rois!r} must be a matrix with 4 columns.")
-    fault = None
-    if rois.shape[1] != 4 or batch_index.shape != rois.shape[:1]:
-        fault = f"regions of the shape {rois.shape} and samples of {batch_index.shape} do not fit"
-    elif rois.dtype is not t.dtype or not batch_index.dtype.is_int:
-        fault = f"the dtypes of {t!r}, {rois!r} and {batch_index!r} do not fit"
-    shape = (rois.shape[0], t.shape[1]) + size[:2]
-    return _build.emit(graph, "roi_align", (t, rois, batch_index), shape, t.dtype, attrs, fault=fault)
+KERNELS: Dict[str, Kernel] = {
+    "average_pool": Kernel(_average_pool_value, float32=True),
+    "max_pool": Kernel(_max_pool_value),
+}

@@ -1,13 +1,20 @@
 """Random numbers and dropout. A seed is a pair of uint32; equal seeds give equal numbers.
 
+The bits are a function of the seed and the place of an element.
+
 Errors: TypeError for an operand that is no Tensor or a parameter of the wrong type, ValueError for a tensor of
 another graph.
 """
 
-from typing import Iterable, Optional, Tuple
+import math
+from typing import Any, Dict, Iterable, Optional, Tuple
+
+import numpy as np
 
 from popfn.host import dtypes
 from popfn.host.errors import popart_exception
+from popfn.host.kernels import threefry
+from popfn.host.kernels.kernel import Kernel
 from popfn.host.ops import _build
 from popfn.host.tensor import Tensor, _as_shape, _check_dtype, constant
 
@@ -63,6 +70,14 @@ def _dropout_fault(t: Tensor, ratio: float) -> Optional[str]:
     return None
 
 
+def _dropout_value(xp: Any, op: Any, t: Any, seed: Any) -> Any:
+    """t / (1 - ratio), or 0 with the probability `ratio`; one draw for each element of the mask's shape."""
+    ratio, shape = op.attrs["ratio"], op.attrs.get("shape", t.shape)
+    bits = xp.reshape(threefry.bits(xp, seed, math.prod(shape)), shape)
+    limit = np.uint32(min(round(ratio * 2**32), 2**32 - 1))
+    return xp.where(bits >= limit, t * np.float32(1 / (1 - ratio)), xp.zeros_like(t))
+
+
 def _draw(
     kind: str, seed: Tensor, shape: Iterable[int], dtype: dtypes.dtype, low: float, high: float
 ) -> Tensor:
@@ -88,6 +103,16 @@ def random_uniform(
     return _draw("random_uniform", seed_tensor, shape, dtype, low, high)
 
 
+def _random_uniform_value(xp: Any, op: Any, seed: Any) -> Any:
+    """Numbers from `low` to below `high`."""
+    shape, dtype = op.outputs[0].shape, op.outputs[0].dtype.as_numpy()
+    low, high = np.float32(op.attrs["low"]), np.float32(op.attrs["high"])
+    drawn = low + xp.reshape(threefry.uniform(xp, seed, math.prod(shape)), shape) * (high - low)
+    # Rounding, of the sum or to float16, may reach the upper end, which does not belong to the range.
+    below = np.nextafter(dtype.type(high), dtype.type(low))
+    return xp.minimum(drawn, np.float32(below)) if low < high else drawn
+
+
 def random_normal(
     seed_tensor: Tensor,
     shape: Iterable[int],
@@ -99,6 +124,13 @@ def random_normal(
     return _draw("random_normal", seed_tensor, shape, dtype, mean, std)
 
 
+def _random_normal_value(xp: Any, op: Any, seed: Any) -> Any:
+    """Numbers of a normal distribution."""
+    shape = op.outputs[0].shape
+    drawn = xp.reshape(threefry.normal(xp, seed, math.prod(shape)), shape)
+    return np.float32(op.attrs["mean"]) + drawn * np.float32(op.attrs["std"])
+
+
 def create_random_seed(seed: Tensor, modifier: Tensor) -> Tensor:
     """Return a new seed, which `seed` and the integer `modifier` determine."""
     graph = _build.checked("create_random_seed", seed=seed, modifier=modifier)
@@ -106,6 +138,11 @@ def create_random_seed(seed: Tensor, modifier: Tensor) -> Tensor:
     if not modifier.dtype.is_int or _build.nelms(modifier.shape) != 1:
         fault = f"the modifier {modifier!r} is not one integer"
     return _build.emit_like(graph, "modify_random_seed", (seed, modifier), None, "modified_seed", fault)
+
+
+def _modify_random_seed_value(xp: Any, op: Any, seed: Any, modifier: Any) -> Any:
+    """The seed with the number `modifier` of those made of `seed`."""
+    return threefry.child(xp, seed, modifier)
 
 
 def split_random_seed(seed: Tensor, n: int = 2) -> Tuple[Tensor, ...]:
@@ -127,3 +164,12 @@ def split_random_seed(seed: Tensor, n: int = 2) -> Tuple[Tensor, ...]:
     n = _build.as_int("split_random_seed", "n", n)
     with graph._undo_on_error():
         return tuple([create_random_seed(seed, constant(i, dtypes.uint32)) for i in range(n)])
+
+
+KERNELS: Dict[str, Kernel] = {
+    "dropout": Kernel(_dropout_value, float32=True),
+    "shaped_dropout": Kernel(_dropout_value, float32=True),
+    "random_uniform": Kernel(_random_uniform_value, float32=True),
+    "random_normal": Kernel(_random_normal_value, float32=True),
+    "modify_random_seed": Kernel(_modify_random_seed_value),
+}

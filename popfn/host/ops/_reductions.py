@@ -6,11 +6,17 @@ Errors: TypeError for an operand that is no Tensor or axes that are no ints, Val
 another graph, popart_exception for an axis that is out of range.
 """
 
+import math
 import warnings
-from typing import Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+
+import numpy as np
 
 from popfn.host import dtypes
 from popfn.host.errors import popart_exception
+from popfn.host.kernels import emit
+from popfn.host.kernels.kernel import Kernel
+from popfn.host.kernels.values import is_float
 from popfn.host.ops import _build
 from popfn.host.tensor import Shape, Tensor
 
@@ -43,14 +49,44 @@ def _reduce(kind: str, t: Tensor, axis: Axes, keepdims: bool, needs_elements: bo
     )
 
 
+def _reduction(name: str) -> Callable[..., Any]:
+    """The value of a reduction that is a function of the array module; integers keep their dtype."""
+
+    def value(xp: Any, op: Any, x: Any) -> Any:
+        options = {} if name in ("max", "min") else {"dtype": x.dtype}
+        return getattr(xp, name)(x, axis=op.attrs["axes"], keepdims=op.attrs["keepdims"], **options)
+
+    return value
+
+
 def sum(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the sum."""
     return _reduce("sum", t, axis, keepdims)
 
 
+_sum_value = _reduction("sum")
+
+
 def mean(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the arithmetic mean."""
     return _reduce("mean", t, axis, keepdims)
+
+
+def _mean_value(xp: Any, op: Any, x: Any) -> Any:
+    count = math.prod([x.shape[axis] for axis in op.attrs["axes"]])
+    if is_float(x):
+        return _sum_value(xp, op, x) / count
+    return xp.trunc(_sum_value(xp, op, x.astype(np.float64)) / count)
+
+
+def _emit_mean(s: Any) -> None:
+    (x,) = s.ins
+    if x.dtype.kind != "f":
+        emit.call_value(s)
+        return
+    axes = s.op.attrs["axes"]
+    emit.reduce(s, "add", x, s.out, axes, s.op.attrs["keepdims"])
+    s.apply("divide", s.out, s.constant(math.prod([x.shape[axis] for axis in axes]), s.out.dtype))
 
 
 def max(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -73,9 +109,17 @@ def l1(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return _reduce("l1", t, axis, keepdims)
 
 
+def _l1_value(xp: Any, op: Any, x: Any) -> Any:
+    return _sum_value(xp, op, xp.abs(x))
+
+
 def l2(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the square root of the sum of the squares."""
     return _reduce("l2", t, axis, keepdims)
+
+
+def _l2_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.sqrt(_sum_value(xp, op, x * x))
 
 
 def sumsquare(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -83,14 +127,52 @@ def sumsquare(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return _reduce("sumsquare", t, axis, keepdims)
 
 
+def _sumsquare_value(xp: Any, op: Any, x: Any) -> Any:
+    return _sum_value(xp, op, x * x)
+
+
 def logsum(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the logarithm of the sum."""
     return _reduce("logsum", t, axis, keepdims)
 
 
+def _logsum_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.log(_sum_value(xp, op, x))
+
+
 def logsumexp(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the logarithm of the sum of the exponentials, without overflow."""
     return _reduce("logsumexp", t, axis, keepdims)
+
+
+def _logsumexp_value(xp: Any, op: Any, x: Any) -> Any:
+    axes, keep = op.attrs["axes"], op.attrs["keepdims"]
+    top = xp.max(x, axis=axes, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))  # -inf - -inf would be NaN
+    total = xp.log(xp.sum(xp.exp(x - top), axis=axes, keepdims=True)) + top
+    return total if keep else xp.reshape(total, op.outputs[0].shape)
+
+
+def cumsum(t: Tensor, dim: Optional[int] = 0) -> Tensor:
+    """Return the sums up to each element along `dim`; popart_exception if `dim` is out of range."""
+    graph = _build.checked("cumsum", t=t)
+    if dim is None:
+        raise TypeError("cumsum: dim must be an int, not None.")
+    axis = _build.wrapped(int(dim), len(t.shape))
+    if not 0 <= axis < len(t.shape):
+        raise popart_exception(f"cumsum: dim {dim} is out of range for the shape {t.shape}.")
+    return _build.emit_like(graph, "cumsum", (t,), {"axis": axis})
+
+
+def _cumsum_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.cumsum(x, axis=op.attrs["axis"], dtype=x.dtype)
+
+
+def _emit_cumsum(s: Any) -> None:
+    (x,) = s.ins
+    s.line(
+        f'{s.function("add")}.accumulate({x.name}, axis={s.op.attrs["axis"]}, dtype="{s.out.dtype}", out={s.out.name})'
+    )
 
 
 def median(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -106,11 +188,37 @@ def median(t: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return graph._add_op("median", (t,), results, attrs, fault).outputs[0]
 
 
+def _median_value(xp: Any, op: Any, t: Any) -> Tuple[Any, Any]:
+    """The lower median, and its place among the reduced elements, the first of equal ones. NaN is the largest."""
+    axes, shape = op.attrs["axes"], op.outputs[0].shape
+    others = [axis for axis in range(t.ndim) if axis not in axes]
+    rows = xp.transpose(t, (*others, *axes))
+    rows = xp.reshape(rows, (math.prod(shape), math.prod([t.shape[axis] for axis in axes])))
+    # JAX sorts in a stable way without being told.
+    order = np.argsort(rows, axis=1, kind="stable") if xp is np else xp.argsort(rows, axis=1)
+    middle = (rows.shape[1] - 1) // 2
+    index = order[:, middle : middle + 1]
+    return xp.reshape(xp.take_along_axis(rows, index, axis=1), shape), xp.reshape(index, shape)
+
+
 def lamb_square(t: Tensor) -> Tensor:
     """Return the sum of the squares as a float32 scalar."""
     graph = _build.checked("lamb_square", t=t)
     fault = None if t.dtype.is_floating_point else f"a tensor of {t.dtype.name} is no float"
     return _build.emit(graph, "lamb_square", (t,), (), dtypes.float32, fault=fault)
+
+
+def _lamb_square_value(xp: Any, op: Any, t: Any) -> Any:
+    """The sum of the squares."""
+    return xp.sum(t * t)
+
+
+def _emit_lamb_square(s: Any) -> None:
+    """Emit the sum of the squares."""
+    (x,) = s.ins
+    square = s.scratch(x.shape, x.dtype)
+    s.apply("multiply", x, x, out=square)
+    s.line(f"{s.function('add')}.reduce({square.name}, axis=None, out={s.out.name})")
 
 
 def check_increment(levels: Iterable[float]) -> None:
@@ -144,6 +252,16 @@ def histogram(t: Tensor, levels: List[float], absolute_of_input: bool) -> Tensor
     return _build.emit(graph, "histogram", (t,), (len(bounds) + 1,), dtypes.uint32, attrs)
 
 
+def _histogram_value(xp: Any, op: Any, t: Any) -> Any:
+    """How many elements are below the first level, from each level to the next, and from the last one on, with NaN."""
+    # A level is of the dtype of the tensor, as an element that equals it is.
+    levels = np.asarray(op.attrs["levels"], op.inputs[0].dtype.as_numpy()).astype(t.dtype)
+    t = xp.abs(t) if op.attrs["absolute_of_input"] else t
+    below = [xp.sum(t < level) for level in levels]
+    edges = [np.int32(0), *below, np.int32(math.prod(t.shape))]
+    return xp.stack([after - before for before, after in zip(edges, edges[1:])])
+
+
 def _arg(kind: str, t: Tensor, dim: Optional[int], keepdim: Optional[bool]) -> Tensor:
     graph = _build.checked(kind, t=t)
     axis = _build.as_axis(kind, "dim", dim, t)
@@ -156,9 +274,17 @@ def argmax(t: Tensor, dim: Optional[int] = 0, keepdim: Optional[bool] = False) -
     return _arg("argmax", t, dim, keepdim)
 
 
+def _argmax_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.reshape(xp.argmax(x, axis=op.attrs["axis"]), op.outputs[0].shape)
+
+
 def argmin(t: Tensor, dim: Optional[int] = 0, keepdim: Optional[bool] = False) -> Tensor:
     """Return the index of the smallest element along `dim`, the first of equal ones, as int32."""
     return _arg("argmin", t, dim, keepdim)
+
+
+def _argmin_value(xp: Any, op: Any, x: Any) -> Any:
+    return xp.reshape(xp.argmin(x, axis=op.attrs["axis"]), op.outputs[0].shape)
 
 
 def topk(
@@ -197,3 +323,32 @@ def topk(
     attrs = {"k": k, "axis": axis, "largest": bool(largest)}
     values, indices = graph._add_op("topk", (t,), results, attrs).outputs
     return values, indices
+
+
+def _topk_value(xp: Any, op: Any, x: Any) -> Any:
+    axis, k = op.attrs["axis"], op.attrs["k"]
+    # An order-reversing key keeps equal elements in the order of their places, and NaN last.
+    key = x if not op.attrs["largest"] else -x if is_float(x) else ~x
+    order = xp.argsort(key, axis=axis, kind="stable")[(slice(None),) * axis + (slice(k),)]
+    return xp.take_along_axis(x, order, axis=axis), order
+
+
+KERNELS: Dict[str, Kernel] = {
+    "sum": Kernel(_sum_value, emit.reduction("add"), float32=True),
+    "mean": Kernel(_mean_value, _emit_mean, float32=True),
+    "max": Kernel(_reduction("max"), emit.reduction("maximum")),
+    "min": Kernel(_reduction("min"), emit.reduction("minimum")),
+    "prod": Kernel(_reduction("prod"), emit.reduction("multiply"), float32=True),
+    "l1": Kernel(_l1_value, emit.reduction("add", "absolute"), float32=True),
+    "l2": Kernel(_l2_value, emit.reduction("add", "multiply", "sqrt"), float32=True),
+    "sumsquare": Kernel(_sumsquare_value, emit.reduction("add", "multiply"), float32=True),
+    "logsum": Kernel(_logsum_value, emit.reduction("add", None, "log"), float32=True),
+    "logsumexp": Kernel(_logsumexp_value, float32=True),
+    "cumsum": Kernel(_cumsum_value, _emit_cumsum, float32=True),
+    "median": Kernel(_median_value),
+    "lamb_square": Kernel(_lamb_square_value, _emit_lamb_square, safe=True, float32=True),
+    "histogram": Kernel(_histogram_value, float32=True),
+    "argmax": Kernel(_argmax_value),
+    "argmin": Kernel(_argmin_value),
+    "topk": Kernel(_topk_value),
+}

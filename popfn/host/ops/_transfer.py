@@ -1,10 +1,11 @@
 """Loads from and stores to the host and remote memory."""
 
-from typing import Optional, Union
+from typing import Dict, Optional, Union
 
 from popfn.host import dtypes
 from popfn.host.context import get_current_graph
 from popfn.host.graph import Graph
+from popfn.host.kernels.kernel import Kernel
 from popfn.host.ops import _build
 from popfn.host.remote_buffer import RemoteBuffer
 from popfn.host.streams import DeviceToHostStream, HostToDeviceStream, Stream
@@ -180,3 +181,14 @@ def code_copy(graph: Graph, source: str, destination: str) -> None:
             f'remote_code_load: the destination must be "executable", not {destination!r} (from {source!r}).'
         )
     current._add_op("remote_code_load", (), (), {"code": graph, "destination": destination})
+
+
+# The engines have their own ways to move data and code.
+KERNELS: Dict[str, Kernel] = {
+    "host_load": Kernel(None, effect=True),
+    "host_store": Kernel(None, effect=True),
+    "remote_load": Kernel(None, effect=True),
+    "remote_load_": Kernel(None, effect=True, writes=True, overwrites=True),
+    "remote_store": Kernel(None, effect=True),
+    "remote_code_load": Kernel(None),
+}
