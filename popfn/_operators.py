@@ -7,6 +7,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Tuple
 
+from . import numpy as numpy
+from ._at import At as At
 from ._indexing import index as index
 from .numpy import (
     abs as abs,
@@ -16,6 +18,12 @@ from .numpy import (
     argmax as argmax,
     argmin as argmin,
     astype as astype,
+    bitwise_and as bitwise_and,
+    bitwise_invert as bitwise_invert,
+    bitwise_left_shift as bitwise_left_shift,
+    bitwise_or as bitwise_or,
+    bitwise_right_shift as bitwise_right_shift,
+    bitwise_xor as bitwise_xor,
     clip as clip,
     divide as divide,
     equal as equal,
@@ -38,55 +46,19 @@ from .numpy import (
     prod as prod,
     remainder as remainder,
     reshape as reshape,
+    round as round,
     squeeze as squeeze,
     std as std,
     subtract as subtract,
     sum as sum,
     var as var,
 )
-from .trace import prims
 from .trace.array import Array, install_operations
-from .trace.aval import bool_
-from .trace.errors import DtypeError, message, user_source
-from .trace.tracer import aval_of
-
-
-def _bools_only(sign: str, *xs: Any) -> None:
-    for x in xs:
-        if aval_of(x).dtype != bool_:
-            raise DtypeError(message(
-                f"{sign} takes bools, got {' and '.join(str(aval_of(x)) for x in xs)}: PopXL has no bitwise operations",
-                "way out: logical_and, logical_or, logical_xor and logical_not take numbers as truth values",
-                at=user_source(3)))
 
 
 def divmod_(x1: Any, x2: Any) -> Tuple[Array, Array]:
     """divmod(x1, x2)."""
     return floor_divide(x1, x2), remainder(x1, x2)
-
-
-def and_(x1: Any, x2: Any) -> Array:
-    """x1 & x2 of bools."""
-    _bools_only("&", x1, x2)
-    return prims.and_(x1, x2)
-
-
-def or_(x1: Any, x2: Any) -> Array:
-    """x1 | x2 of bools."""
-    _bools_only("|", x1, x2)
-    return prims.or_(x1, x2)
-
-
-def xor(x1: Any, x2: Any) -> Array:
-    """x1 ^ x2 of bools."""
-    _bools_only("^", x1, x2)
-    return prims.ne(x1, x2)
-
-
-def invert(x: Any) -> Array:
-    """~x of bools."""
-    _bools_only("~", x)
-    return prims.not_(x)
 
 
 install_operations(sys.modules[__name__])

@@ -130,12 +130,18 @@ def all_axes(axis: Axis, ndim: int, name: str) -> Tuple[int, ...]:
     return tuple(sorted(axes))
 
 
-def checked_indices(indices: Any, size: int, axis: int) -> Any:
-    """Indices as integers, in range if they are known. Raises RangeError (an IndexError) and DtypeError."""
+def integer_indices(indices: Any) -> Any:
+    """Indices as they are. Raises DtypeError if they are no integers."""
     aval = aval_of(indices)
     if aval.dtype.kind not in "iu":
         raise DtypeError(message(f"an index is an integer, got {aval}", "way out: a mask chooses with pnp.where"
                                  if aval.dtype == bool_ else None, at=user_source(2)))
+    return indices
+
+
+def checked_indices(indices: Any, size: int, axis: int) -> Any:
+    """Indices as integers, in range if they are known. Raises RangeError (an IndexError) and DtypeError."""
+    integer_indices(indices)
     if not isinstance(indices, Tracer):
         data = indices.value if isinstance(indices, Array) else as_numpy(indices)
         bad = data[(data < -size) | (data >= size)]

@@ -1,16 +1,18 @@
-"""Elementwise functions: arithmetic, comparison, logic."""
+"""Elementwise functions: arithmetic, rounding, mathematical functions, comparison, logic, bits."""
 from __future__ import annotations
 
 import builtins
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Optional, Sequence
 
-from .._promotion import PYTHON, convert_to, floats, pair
+import numpy as np
+
+from .._promotion import PYTHON, convert_to, floats, in_float32, pair
 from ..trace import prims
 from ..trace.array import Array
-from ..trace.aval import bool_, int32
+from ..trace.aval import FLOAT8, bool_, float32, int32
 from ..trace.errors import DtypeError, message, user_source
 from ..trace.tracer import Tracer, aval_of, literal
-from ._create import asarray, astype
+from ._create import asarray, astype, full
 
 
 def _unary_float(primitive: Callable[[Any], Any], doc: str) -> Callable[[Any], Array]:
@@ -58,6 +60,12 @@ remainder = _binary(prims.remainder, "remainder", "x1 - floor(x1 / x2) x2, with 
 equal = _binary(prims.eq, "equal", "x1 == x2, elementwise, as bools.")
 not_equal = _binary(prims.ne, "not_equal", "x1 != x2, elementwise, as bools.")
 less = _binary(prims.lt, "less", "x1 < x2, elementwise, as bools.")
+hypot = _binary(prims.hypot, "hypot", "sqrt(x1^2 + x2^2) without overflow; its derivative at (0, 0) is 0. Integers are "
+                "taken as float32.", floats)
+atan2 = _binary(prims.atan2, "atan2", "The angle of the point (x2, x1), from -pi to pi, by the signs of both. Integers "
+                "are taken as float32.", floats)
+logaddexp = _binary(prims.log_add_exp, "logaddexp", "log(exp(x1) + exp(x2)) without overflow. Integers are taken as "
+                    "float32.", floats)
 less_equal = _binary(prims.le, "less_equal", "x1 <= x2, elementwise, as bools.")
 greater = _binary(prims.gt, "greater", "x1 > x2, elementwise, as bools.")
 greater_equal = _binary(prims.ge, "greater_equal", "x1 >= x2, elementwise, as bools.")
@@ -122,16 +130,104 @@ def ceil(x: Any, /) -> Array:
     return prims.ceil(x) if aval_of(x).is_float else asarray(x)
 
 
+def trunc(x: Any, /) -> Array:
+    """The nearest integer not farther from 0 than x, in x's dtype."""
+    if not aval_of(x).is_float:
+        return asarray(x)
+    x = asarray(x)
+    return prims.select(prims.lt(x, literal(0.0, x.aval)), prims.ceil(x), prims.floor(x))
+
+
+def round(x: Any, /, decimals: int = 0) -> Array:
+    """The nearest integer, or multiple of 10 to the -`decimals`, in x's dtype; the even one of two equally near.
+
+    Raises DtypeError for integers with negative `decimals`.
+
+    >>> round(np.array([0.5, 1.5, -2.75], np.float32)), round(np.float32(-2.75), 1)
+    (Array([ 0.,  2., -3.], dtype=float32), Array(-2.8, dtype=float32))
+    """
+    aval = aval_of(x)
+    if not aval.is_float:
+        if decimals < 0:
+            raise DtypeError(message(f"round of {aval} to {decimals} decimals: integers have none to round",
+                                     "way out: convert with astype(float) first", at=user_source(2)))
+        return asarray(x)
+    if not decimals:
+        return prims.round_(x)
+    unit = 10.0 ** builtins.abs(decimals)
+    return in_float32(lambda x: divide(prims.round_(multiply(x, unit)), unit) if decimals > 0 else
+                      multiply(prims.round_(divide(x, unit)), unit), x)
+
+
+def _comparable(x: Any) -> Any:
+    """x, 8-bit floats as float32."""
+    return convert_to(x, float32) if aval_of(x).dtype in FLOAT8 else x
+
+
+def isnan(x: Any, /) -> Array:
+    """Whether x is NaN, elementwise, as bools; integers never are."""
+    x = _comparable(x)
+    aval = aval_of(x)
+    return prims.ne(x, x) if aval.is_float else full(aval.shape, False)
+
+
+def isinf(x: Any, /) -> Array:
+    """Whether x is inf or -inf, elementwise, as bools; integers never are."""
+    x = _comparable(x)
+    aval = aval_of(x)
+    return prims.eq(prims.abs_(x), literal(np.inf, aval)) if aval.is_float else full(aval.shape, False)
+
+
+def isfinite(x: Any, /) -> Array:
+    """Whether x is neither infinite nor NaN, elementwise, as bools; integers always are."""
+    x = _comparable(x)
+    aval = aval_of(x)
+    return prims.lt(prims.abs_(x), literal(np.inf, aval)) if aval.is_float else full(aval.shape, True)
+
+
+def signbit(x: Any, /) -> Array:
+    """Whether x is negative, -0.0 included, as bools; False for NaN, whose sign an IPU cannot see."""
+    aval = aval_of(x)
+    if aval.dtype.kind in "ub":
+        return full(aval.shape, False)
+    below = less(x, 0)
+    return prims.or_(below, less(reciprocal(x), 0)) if aval.is_float else below
+
+
+def copysign(x1: Any, x2: Any, /) -> Array:
+    """|x1| with the sign of x2; that of NaN counts as positive. Integers are taken as float32."""
+    x1, x2 = floats(x1, x2)
+    size = prims.abs_(x1)
+    return prims.select(signbit(x2), prims.neg(size), size)
+
+
+def exp2(x: Any, /) -> Array:
+    """2 to the x; exact for whole x. Integers are taken as float32."""
+    x, = floats(x)
+    return prims.pow_(literal(2.0, aval_of(x)), x)
+
+
 exp = _unary_float(prims.exp, "e to the x.")
 expm1 = _unary_float(prims.expm1, "e to the x, minus 1, exact for small x.")
 log = _unary_float(prims.log, "The natural logarithm; -inf at 0, NaN below.")
 log1p = _unary_float(prims.log1p, "log(1 + x), exact for small x.")
+log2 = _unary_float(prims.log2, "The logarithm to the base 2.")
+log10 = _unary_float(prims.log10, "The logarithm to the base 10.")
 sqrt = _unary_float(prims.sqrt, "The square root; NaN below 0.")
 rsqrt = _unary_float(prims.rsqrt, "1 / sqrt(x).")
 reciprocal = _unary_float(prims.reciprocal, "1 / x.")
 sin = _unary_float(prims.sin, "The sine of x in radians.")
 cos = _unary_float(prims.cos, "The cosine of x in radians.")
+tan = _unary_float(prims.tan, "The tangent of x in radians.")
+asin = _unary_float(prims.asin, "The angle from -pi/2 to pi/2 whose sine is x; NaN beyond 1.")
+acos = _unary_float(prims.acos, "The angle from 0 to pi whose cosine is x; NaN beyond 1.")
+atan = _unary_float(prims.atan, "The angle from -pi/2 to pi/2 whose tangent is x.")
+sinh = _unary_float(prims.sinh, "The hyperbolic sine.")
+cosh = _unary_float(prims.cosh, "The hyperbolic cosine.")
 tanh = _unary_float(prims.tanh, "The hyperbolic tangent.")
+asinh = _unary_float(prims.asinh, "The number whose hyperbolic sine is x.")
+acosh = _unary_float(prims.acosh, "The number not below 0 whose hyperbolic cosine is x; NaN below 1.")
+atanh = _unary_float(prims.atanh, "The number whose hyperbolic tangent is x; infinite at 1 and -1, NaN beyond.")
 erf = _unary_float(prims.erf, "The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
 
 
@@ -177,3 +273,51 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """x1 where the condition holds, x2 elsewhere; the derivative of what is not chosen is exactly 0."""
     x1, x2 = pair(x1, x2)
     return prims.select(truth(condition), x1, x2)
+
+
+# ---------------------------------------------------------------------------- bits
+def _bitwise(name: str, doc: str, primitive: Callable[[Any, Any], Any],
+             bools: Optional[Callable[[Any, Any], Any]] = None) -> Callable[[Any, Any], Array]:
+    """A function of two integers; `bools` is what it is of bools, None if they are refused."""
+    def f(x1: Any, x2: Any, /) -> Array:
+        if not _are_integers(x1, x2, bools=bools is not None):
+            _refuse_bits(name, x1, x2, bools=bools is not None)
+        x1, x2 = pair(x1, x2)
+        return bools(x1, x2) if bools is not None and aval_of(x1).dtype == bool_ else primitive(x1, x2)
+    f.__name__ = f.__qualname__ = name
+    f.__doc__ = doc + " On the IPU slow: PopXL has no bitwise operations, it is done by arithmetic on single bits."
+    return f
+
+
+def _are_integers(*xs: Any, bools: bool) -> bool:
+    kinds = [aval_of(x).dtype.kind for x in xs]
+    return builtins.all(kind in "biu" for kind in kinds) and (bools or not builtins.all(kind == "b" for kind in kinds))
+
+
+def _refuse_bits(name: str, *xs: Any, bools: bool) -> None:
+    raise DtypeError(message(
+        f"{name} takes integers{' or bools' if bools else ''}, got {' and '.join(str(aval_of(x)) for x in xs)}",
+        "way out: convert with astype; logical_and, logical_or, logical_xor and logical_not take any numbers as truth "
+        "values" if bools else "way out: convert with astype", at=user_source(3)))
+
+
+bitwise_and = _bitwise("bitwise_and", "The bits that x1 and x2 both have, of integers or bools.", prims.bitwise_and,
+                       prims.and_)
+bitwise_or = _bitwise("bitwise_or", "The bits that x1 or x2 has, of integers or bools.", prims.bitwise_or, prims.or_)
+bitwise_xor = _bitwise("bitwise_xor", "The bits that just one of x1 and x2 has, of integers or bools.",
+                       prims.bitwise_xor, prims.ne)
+bitwise_left_shift = _bitwise("bitwise_left_shift", "The bits of x1 moved x2 places up, modulo the range of the dtype; "
+                              "0 where x2 is negative or not below the width.", prims.shift_left)
+bitwise_right_shift = _bitwise("bitwise_right_shift", "The bits of x1 moved x2 places down, the sign being repeated; "
+                               "0, or -1 for negative x1, where x2 is negative or not below the width.",
+                               prims.shift_right)
+
+
+def bitwise_invert(x: Any, /) -> Array:
+    """The bits that x has not, of integers or bools: -1 - x of signed integers."""
+    if not _are_integers(x, bools=True):
+        _refuse_bits("bitwise_invert", x, bools=True)
+    aval = aval_of(x)
+    if aval.dtype == bool_:
+        return prims.not_(x)
+    return prims.sub(literal(-1 if aval.dtype.kind == "i" else int(np.iinfo(aval.dtype).max), aval), x)

@@ -7,14 +7,15 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 import numpy as np
 
 from .aval import Aval, Shape, as_numpy, canonical_dtype, scalar_array
-from .errors import PopfnError, ShapeError, located, message, user_source
+from .errors import DonationError, PopfnError, ShapeError, located, message, user_source
 
 _ops: Any = None
 # NumPy's ufuncs behind Python's operators, and popfn's functions for them.
 _UFUNCS = {
     "add": "add", "subtract": "subtract", "multiply": "multiply", "true_divide": "divide", "divide": "divide",
     "floor_divide": "floor_divide", "remainder": "remainder", "power": "pow", "matmul": "matmul",
-    "divmod": "divmod_", "bitwise_and": "and_", "bitwise_or": "or_", "bitwise_xor": "xor",
+    "divmod": "divmod_", "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
+    "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift",
     "equal": "equal", "not_equal": "not_equal", "less": "less", "less_equal": "less_equal",
     "greater": "greater", "greater_equal": "greater_equal",
 }
@@ -48,11 +49,12 @@ class Array:
     Array([2., 4.], dtype=float32)
     """
 
-    __slots__ = ("aval", "value")
+    __slots__ = ("aval", "value", "donated_to")
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
     aval: Aval
     value: Any  # a read-only np.ndarray; a tracer has none
+    donated_to: str  # only where the value was given up
 
     def __init__(self, data: Any, dtype: Any = None) -> None:
         if isinstance(data, Array):
@@ -103,6 +105,19 @@ class Array:
         return self.aval.size
 
     # ------------------------------------------------------------------ leaving popfn
+    def donate(self, to: str) -> None:
+        """Give the value up: its memory is free if nobody else holds it, and using the array is a DonationError."""
+        if not hasattr(self, "donated_to"):
+            self.donated_to = to
+            del self.value
+
+    def __getattr__(self, name: str) -> Any:  # of what is not there
+        if name == "value" and hasattr(self, "donated_to"):
+            raise DonationError(message(f"this array, {self.aval}, was donated to {self.donated_to}: its value is gone",
+                                        "way out: use what the call returned, or leave it out of donate_argnums",
+                                        at=user_source(2)))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def known(self, what: str, branch: bool = False) -> np.ndarray:
         """The value, or an error saying that `what` needs it; `branch` if Python only decides by it where to go on."""
         return self.value
@@ -116,6 +131,10 @@ class Array:
         if dtype is not None and dtype != value.dtype:
             return value.astype(dtype)
         return value.copy() if copy else value
+
+    def __array_namespace__(self, *, api_version: Optional[str] = None) -> Any:
+        """`popfn.numpy`, whatever the version of the standard."""
+        return _ops.numpy
 
     def __copy__(self) -> Array:
         return self
@@ -203,7 +222,7 @@ class Array:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(message("arrays are immutable: x[...] = value is not possible",
-                                "way out: build the new array with pnp.where(mask, value, x) or pnp.concatenate(...)",
+                                "way out: x.at[...].set(value) is the new array, or pnp.where(mask, value, x)",
                                 at=user_source(2)))
 
     # ------------------------------------------------------------------ operators
@@ -225,16 +244,21 @@ class Array:
     def __rpow__(self, other: Any) -> Array: return _ops.pow(other, self)
     def __matmul__(self, other: Any) -> Array: return _ops.matmul(self, other)
     def __rmatmul__(self, other: Any) -> Array: return _ops.matmul(other, self)
-    def __and__(self, other: Any) -> Array: return _ops.and_(self, other)
-    def __rand__(self, other: Any) -> Array: return _ops.and_(other, self)
-    def __or__(self, other: Any) -> Array: return _ops.or_(self, other)
-    def __ror__(self, other: Any) -> Array: return _ops.or_(other, self)
-    def __xor__(self, other: Any) -> Array: return _ops.xor(self, other)
-    def __rxor__(self, other: Any) -> Array: return _ops.xor(other, self)
-    def __invert__(self) -> Array: return _ops.invert(self)
+    def __and__(self, other: Any) -> Array: return _ops.bitwise_and(self, other)
+    def __rand__(self, other: Any) -> Array: return _ops.bitwise_and(other, self)
+    def __or__(self, other: Any) -> Array: return _ops.bitwise_or(self, other)
+    def __ror__(self, other: Any) -> Array: return _ops.bitwise_or(other, self)
+    def __xor__(self, other: Any) -> Array: return _ops.bitwise_xor(self, other)
+    def __rxor__(self, other: Any) -> Array: return _ops.bitwise_xor(other, self)
+    def __lshift__(self, other: Any) -> Array: return _ops.bitwise_left_shift(self, other)
+    def __rlshift__(self, other: Any) -> Array: return _ops.bitwise_left_shift(other, self)
+    def __rshift__(self, other: Any) -> Array: return _ops.bitwise_right_shift(self, other)
+    def __rrshift__(self, other: Any) -> Array: return _ops.bitwise_right_shift(other, self)
+    def __invert__(self) -> Array: return _ops.bitwise_invert(self)
     def __neg__(self) -> Array: return _ops.negative(self)
     def __pos__(self) -> Array: return _ops.positive(self)
     def __abs__(self) -> Array: return _ops.abs(self)
+    def __round__(self, ndigits: Optional[int] = None) -> Array: return _ops.round(self, ndigits or 0)
     def __eq__(self, other: Any) -> Array: return _ops.equal(self, other)  # type: ignore[override]
     def __ne__(self, other: Any) -> Array: return _ops.not_equal(self, other)  # type: ignore[override]
     def __lt__(self, other: Any) -> Array: return _ops.less(self, other)
@@ -242,6 +266,11 @@ class Array:
     def __gt__(self, other: Any) -> Array: return _ops.greater(self, other)
     def __ge__(self, other: Any) -> Array: return _ops.greater_equal(self, other)
     def __getitem__(self, key: Any) -> Array: return _ops.index(self, key)
+
+    @property
+    def at(self) -> Any:
+        """`x.at[key].set(values)`, `.add`, `.multiply`, `.min`, `.max`: x with other elements at a key, a new array."""
+        return _ops.At(self)
 
     # ------------------------------------------------------------------ methods
     @property
@@ -321,6 +350,10 @@ class Array:
     def all(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         """Whether all elements are nonzero."""
         return _ops.all(self, axis, keepdims=keepdims)
+
+    def round(self, decimals: int = 0) -> Array:
+        """The nearest integers, or multiples of 10 to the -`decimals`; the even ones of two equally near."""
+        return _ops.round(self, decimals)
 
     def clip(self, min: Any = None, max: Any = None) -> Array:
         """Values cut off at the bounds."""

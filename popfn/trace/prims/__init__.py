@@ -10,6 +10,7 @@ from .binary import (
     gt as gt,
     integer_pow as integer_pow,
     le as le,
+    log_add_exp as log_add_exp,
     lt as lt,
     maximum as maximum,
     minimum as minimum,
@@ -18,6 +19,13 @@ from .binary import (
     pow_ as pow_,
     remainder as remainder,
     select as select,
+)
+from .bits import (
+    bitwise_and as bitwise_and,
+    bitwise_or as bitwise_or,
+    bitwise_xor as bitwise_xor,
+    shift_left as shift_left,
+    shift_right as shift_right,
 )
 from .collectives import (
     all_gather as all_gather,
@@ -31,6 +39,8 @@ from .collectives import (
     pvary as pvary,
 )
 from .contract import dot_general as dot_general
+from .convolution import conv as conv
+from .dynamic import dynamic_slice as dynamic_slice, dynamic_update_slice as dynamic_update_slice
 from .elementwise import (
     abs_ as abs_,
     ceil as ceil,
@@ -44,17 +54,34 @@ from .elementwise import (
     gelu as gelu,
     log as log,
     log1p as log1p,
+    log2 as log2,
+    log10 as log10,
     not_ as not_,
     reciprocal as reciprocal,
     relu as relu,
+    round_ as round_,
     rsqrt as rsqrt,
+    sigmoid as sigmoid,
     sign as sign,
     sin as sin,
     sqrt as sqrt,
     stop_gradient as stop_gradient,
     tanh as tanh,
 )
-from .indexing import take as take
+from .float8 import (
+    cast_from_float8 as cast_from_float8,
+    cast_to_float8 as cast_to_float8,
+    matmul_pow2scaled as matmul_pow2scaled,
+)
+from .indexing import (
+    as_int32 as as_int32,
+    counted_indices as counted_indices,
+    in_bounds as in_bounds,
+    is_inside as is_inside,
+    take as take,
+    take_where as take_where,
+    wrapped as wrapped,
+)
 from .kinds import (
     add as add,
     mul as mul,
@@ -62,12 +89,28 @@ from .kinds import (
     safe_mul as safe_mul,
     sub as sub,
 )
+from .order import along_axis as along_axis, sort as sort, topk as topk
+from .pooling import max_pool as max_pool, sum_pool as sum_pool
+from .random import (
+    child_key as child_key,
+    dropout as dropout,
+    random_normal as random_normal,
+    random_uniform as random_uniform,
+    split_key as split_key,
+)
 from .reduce import (
     argmax as argmax,
     max_over as max_over,
     min_over as min_over,
     prod_over as prod_over,
     softmax as softmax,
+)
+from .scans import cumlogsumexp as cumlogsumexp, cummax as cummax, cumprod as cumprod, cumsum as cumsum
+from .scatter import (
+    scatter_add as scatter_add,
+    scatter_max as scatter_max,
+    scatter_min as scatter_min,
+    scatter_set as scatter_set,
 )
 from .shaping import (
     broadcast_to as broadcast_to,
@@ -82,5 +125,19 @@ from .structural import (
     pad as pad,
     reverse as reverse,
     slice_ as slice_,
+    slice_axis as slice_axis,
     squeeze as squeeze,
+)
+from .trig import (
+    acos as acos,
+    acosh as acosh,
+    asin as asin,
+    asinh as asinh,
+    atan as atan,
+    atan2 as atan2,
+    atanh as atanh,
+    cosh as cosh,
+    hypot as hypot,
+    sinh as sinh,
+    tan as tan,
 )

@@ -11,7 +11,7 @@ from ..errors import DtypeError
 from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
-from .elementwise import log
+from .elementwise import Log1p, log, sigmoid
 from .kinds import Elementwise, Slope, batch_broadcasting, broadcast_operands, mul, neg, sub
 from .shaping import Dims, broadcast_to, interned, unbroadcast
 
@@ -81,6 +81,32 @@ class IntegerPow(Elementwise):
             if n:
                 square = px.ops.mul(square, square)
         return px.ops.div(lowering.scalar(px, 1, x), result) if self.exponent < 0 else result
+
+
+@dataclass(frozen=True)
+class LogAddExp(Elementwise):
+    """log(exp(x) + exp(y)) without overflow."""
+
+    def eval(self, x: np.ndarray, y: np.ndarray) -> Any:
+        return np.logaddexp(x, y)
+
+    def slopes(self, z: Any, x: Any, y: Any) -> Sequence[Slope]:
+        def share(a: Any, b: Any) -> Any:
+            d = sub(a, b)  # NaN for equal infinities, which share alike
+            return sigmoid(select(ne(d, d), literal(0.0, aval_of(d)), d))
+        return (lambda: share(x, y)), (lambda: share(y, x))
+
+    def lower(self, px: Any, x: Any, y: Any) -> Any:
+        return lowering.in_float32(px, lambda a, b: self.lower_float32(px, a, b), x, y)
+
+    @staticmethod
+    def lower_float32(px: Any, x: Any, y: Any) -> Any:
+        """The larger, and what the smaller adds to it."""
+        ops = px.ops
+        d = ops.sub(x, y)
+        more = Log1p.lower_float32(px, ops.exp(ops.negate(ops.abs(d))))
+        z = ops.add(ops.where(ops.greater(x, y), x, y), more)
+        return ops.where(ops.isnan(d), ops.add(x, y), z)
 
 
 # ---------------------------------------------------------------------------- division with a remainder
@@ -354,11 +380,13 @@ class Select(Primitive):
 
 
 _POW, _FLOOR_DIVIDE, _REMAINDER, _MAXIMUM, _MINIMUM = Pow(), FloorDivide(), Remainder(), Maximum(), Minimum()
+_LOG_ADD_EXP = LogAddExp()
 _EQ, _NE, _LT, _LE, _GT, _GE, _AND, _OR, _SELECT = Eq(), Ne(), Lt(), Le(), Gt(), Ge(), And(), Or(), Select()
 
 
 def pow_(x: Any, y: Any) -> Any: return bind(_POW, (x, y))
 def integer_pow(x: Any, n: int) -> Any: return bind(interned(IntegerPow, n), (x,))
+def log_add_exp(x: Any, y: Any) -> Any: return bind(_LOG_ADD_EXP, (x, y))
 def floor_divide(x: Any, y: Any) -> Any: return bind(_FLOOR_DIVIDE, (x, y))
 def remainder(x: Any, y: Any) -> Any: return bind(_REMAINDER, (x, y))
 def maximum(x: Any, y: Any) -> Any: return bind(_MAXIMUM, (x, y))

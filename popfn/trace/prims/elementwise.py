@@ -88,6 +88,28 @@ class Ceil(Elementwise):
         return px.ops.ceil(x)
 
 
+@dataclass(frozen=True)
+class Round(Elementwise):
+    """The nearest integer, the even one of two equally near."""
+
+    def eval(self, x: np.ndarray) -> Any:
+        return np.rint(x)
+
+    def slopes(self, y: Any, x: Any) -> Sequence[Slope]:
+        return (None,)
+
+    def lower(self, px: Any, x: Any) -> Any:  # of |x|, whose distance from the integer below is exact
+        ops, one, half = px.ops, lowering.scalar(px, 1, x), lowering.scalar(px, 0.5, x)
+        a = ops.abs(x)
+        down = ops.floor(a)
+        rest = ops.sub(a, down)
+        odd = ops.equal(ops.fmod(down, lowering.scalar(px, 2, x)), one)
+        up = ops.logical_or(ops.greater(rest, half), ops.logical_and(ops.equal(rest, half), odd))
+        y = ops.where(up, ops.add(down, one), down)
+        y = ops.where(lowering.negative(px, x), ops.negate(y), y)
+        return ops.where(ops.equal(x, lowering.scalar(px, 0, x)), x, y)
+
+
 # ---------------------------------------------------------------------------- exponentials
 @dataclass(frozen=True)
 class Exp(Elementwise):
@@ -161,6 +183,36 @@ class Log1p(Elementwise):
         u = ops.add(x, one)
         y = ops.mul(ops.log(u), ops.div(x, ops.sub(u, one)))
         return ops.where(ops.equal(u, one), x, ops.where(ops.equal(u, x), ops.log(u), y))
+
+
+@dataclass(frozen=True)
+class Log2(Elementwise):
+    """The logarithm to the base 2, exact for powers of 2 but where it is lowered: then it is within rounding."""
+
+    def eval(self, x: np.ndarray) -> Any:
+        return np.log2(x)
+
+    def slopes(self, y: Any, x: Any) -> Sequence[Slope]:
+        return (lambda: mul(reciprocal(x), literal(1 / math.log(2), y.aval)),)
+
+    def lower(self, px: Any, x: Any) -> Any:
+        scale_by = px.constant(1 / math.log(2), px.float32)
+        return lowering.in_float32(px, lambda t: px.ops.mul(px.ops.log(t), scale_by), x)
+
+
+@dataclass(frozen=True)
+class Log10(Elementwise):
+    """The logarithm to the base 10, exact for powers of 10 but where it is lowered: then it is within rounding."""
+
+    def eval(self, x: np.ndarray) -> Any:
+        return np.log10(x)
+
+    def slopes(self, y: Any, x: Any) -> Sequence[Slope]:
+        return (lambda: mul(reciprocal(x), literal(1 / math.log(10), y.aval)),)
+
+    def lower(self, px: Any, x: Any) -> Any:
+        scale_by = px.constant(1 / math.log(10), px.float32)
+        return lowering.in_float32(px, lambda t: px.ops.mul(px.ops.log(t), scale_by), x)
 
 
 @dataclass(frozen=True)
@@ -316,6 +368,22 @@ class Gelu(Elementwise):
         return px.ops.gelu(x)
 
 
+@dataclass(frozen=True)
+class Sigmoid(Elementwise):
+    """1 / (1 + exp(-x)); its derivative keeps its digits on both sides."""
+
+    def eval(self, x: np.ndarray) -> Any:
+        return wide(lambda t: np.float32(1) / (np.float32(1) + np.exp(-t)), x)
+
+    def slopes(self, y: Any, x: Any) -> Sequence[Slope]:
+        return (lambda: mul(y, sigmoid(neg(x))),)
+
+    def lower(self, px: Any, x: Any) -> Any:
+        one = px.constant(1.0, px.float32)
+        return lowering.in_float32(
+            px, lambda t: px.ops.div(one, px.ops.add(one, px.ops.exp(px.ops.negate(t)))), x)
+
+
 # ---------------------------------------------------------------------------- logic and dtypes
 @dataclass(frozen=True)
 class Not(Elementwise):
@@ -408,8 +476,9 @@ class Div(Elementwise):
         return px.ops.div(x, y)
 
 
-_ABS, _SIGN, _FLOOR, _CEIL, _NOT, _STOP = Abs(), Sign(), Floor(), Ceil(), Not(), StopGradient()
+_ABS, _SIGN, _FLOOR, _CEIL, _ROUND, _NOT, _STOP = Abs(), Sign(), Floor(), Ceil(), Round(), Not(), StopGradient()
 _EXP, _EXPM1, _LOG, _LOG1P, _SQRT, _RSQRT = Exp(), Expm1(), Log(), Log1p(), Sqrt(), Rsqrt()
+_LOG2, _LOG10, _SIGMOID = Log2(), Log10(), Sigmoid()
 _SIN, _COS, _TANH, _ERF, _RELU, _GELU, _DIV = Sin(), Cos(), Tanh(), Erf(), Relu(), Gelu(), Div()
 
 
@@ -417,10 +486,13 @@ def abs_(x: Any) -> Any: return bind(_ABS, (x,))
 def sign(x: Any) -> Any: return bind(_SIGN, (x,))
 def floor(x: Any) -> Any: return bind(_FLOOR, (x,))
 def ceil(x: Any) -> Any: return bind(_CEIL, (x,))
+def round_(x: Any) -> Any: return bind(_ROUND, (x,))
 def exp(x: Any) -> Any: return bind(_EXP, (x,))
 def expm1(x: Any) -> Any: return bind(_EXPM1, (x,))
 def log(x: Any) -> Any: return bind(_LOG, (x,))
 def log1p(x: Any) -> Any: return bind(_LOG1P, (x,))
+def log2(x: Any) -> Any: return bind(_LOG2, (x,))
+def log10(x: Any) -> Any: return bind(_LOG10, (x,))
 def sqrt(x: Any) -> Any: return bind(_SQRT, (x,))
 def rsqrt(x: Any) -> Any: return bind(_RSQRT, (x,))
 def sin(x: Any) -> Any: return bind(_SIN, (x,))
@@ -429,6 +501,7 @@ def tanh(x: Any) -> Any: return bind(_TANH, (x,))
 def erf(x: Any) -> Any: return bind(_ERF, (x,))
 def relu(x: Any) -> Any: return bind(_RELU, (x,))
 def gelu(x: Any) -> Any: return bind(_GELU, (x,))
+def sigmoid(x: Any) -> Any: return bind(_SIGMOID, (x,))
 def div(x: Any, y: Any) -> Any: return bind(_DIV, (x, y))
 def not_(x: Any) -> Any: return bind(_NOT, (x,))
 def stop_gradient(x: Any) -> Any: return bind(_STOP, (x,))

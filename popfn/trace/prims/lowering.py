@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -74,14 +74,28 @@ def ordered(px: Any, t: Any) -> Any:
     return px.ops.cast(t, px.int32) if str(t.dtype.name) == "bool" else t
 
 
-def clamped_index(px: Any, index: Any, size: int) -> Any:
-    """Indices into an axis of `size`, negative ones counted from the end, the rest clamped into range; int32."""
+def counted_index(px: Any, index: Any, size: Union[int, Sequence[int]]) -> Any:
+    """Indices into an axis as int32, negative ones counted from the end; what was out of range still is.
+
+    `size` is the axis's, or a size for each index of a vector.
+    """
     ops = px.ops
     if str(index.dtype.name) == "uint32":  # what int32 cannot hold would turn negative
-        top = px.constant(size - 1, px.uint32)
-        index = ops.where(ops.greater(index, top), top, index)
+        top = px.constant(size, px.uint32)
+        return ops.cast(ops.where(ops.greater(index, top), top, index), px.int32)
     index = index if str(index.dtype.name) == "int32" else ops.cast(index, px.int32)
-    zero, last = px.constant(0, px.int32), px.constant(size - 1, px.int32)
-    index = ops.where(ops.greater(zero, index), ops.add(index, px.constant(size, px.int32)), index)
+    below = ops.greater(px.constant(0, px.int32), index)
+    return ops.where(below, ops.add(index, px.constant(size, px.int32)), index)
+
+
+def clamped(px: Any, index: Any, last: Union[int, Sequence[int]]) -> Any:
+    """int32 indices clamped into 0 to `last`, which is one for all or one for each index of a vector."""
+    ops = px.ops
+    zero, top = px.constant(0, px.int32), px.constant(last, px.int32)
     index = ops.where(ops.greater(zero, index), zero, index)
-    return ops.where(ops.greater(index, last), last, index)
+    return ops.where(ops.greater(index, top), top, index)
+
+
+def clamped_index(px: Any, index: Any, size: int) -> Any:
+    """`counted_index`, clamped into range."""
+    return clamped(px, counted_index(px, index, size), size - 1)

@@ -190,6 +190,13 @@ def to_front(x: Any, dim: int) -> Any:
     return transpose(x, (dim, *(i for i in range(aval_of(x).ndim) if i != dim)))
 
 
+def moved(x: Any, dim: int, to: int) -> Any:
+    """x with its mapped axis at another place."""
+    order = [i for i in range(aval_of(x).ndim) if i != dim]
+    order.insert(to, dim)
+    return transpose(x, tuple(order))
+
+
 def ranked(x: Any, ndim: int) -> Any:
     """x, whose first axis is the mapped one, with `ndim` axes behind that: new ones of size 1 come before the old."""
     shape = aval_of(x).shape
