@@ -22,7 +22,8 @@ def _keep(y: Any, shape: Shape, axes: Tuple[int, ...], keepdims: bool) -> Array:
     return prims.reshape(y, tuple(1 if i in axes else n for i, n in enumerate(shape)))
 
 
-def _accumulator(x: Array, dtype: Any) -> Array:
+def accumulator(x: Array, dtype: Any) -> Array:
+    """x in the dtype in which it is summed: by default integers in 32 bits, floats in their own."""
     if dtype is not None:
         return astype(x, dtype)
     kind = x.dtype.kind
@@ -31,14 +32,14 @@ def _accumulator(x: Array, dtype: Any) -> Array:
 
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
     """Sum over axes; bools and small integers in 32 bits, float16 accumulated in float32."""
-    x = _accumulator(asarray(x), dtype)
+    x = accumulator(asarray(x), dtype)
     axes = all_axes(axis, x.ndim, "sum")
     return _keep(prims.sum_over(x, axes), x.shape, axes, keepdims)
 
 
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
     """Product over axes; bools and small integers in 32 bits, float16 accumulated in float32."""
-    x = _accumulator(asarray(x), dtype)
+    x = accumulator(asarray(x), dtype)
     axes = all_axes(axis, x.ndim, "prod")
     return _keep(prims.prod_over(x, axes), x.shape, axes, keepdims)
 
@@ -111,9 +112,17 @@ def argmax(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> 
 def argmin(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
     """Index of the smallest element, int32: the first of equals, NaN being smallest; of the flat array by default."""
     x = asarray(x)
-    if x.dtype.kind == "f":
-        return argmax(prims.neg(x), axis, keepdims=keepdims)
-    if x.dtype.kind == "u":
-        return argmax(prims.sub(literal(np.iinfo(x.dtype).max, x.aval), x), axis, keepdims=keepdims)
-    x = convert_to(x, int32)
-    return argmax(prims.sub(literal(-1, x.aval), x), axis, keepdims=keepdims)  # -1 - x cannot overflow
+    return argmax(mirrored(convert_to(x, int32) if x.dtype == bool_ else x), axis, keepdims=keepdims)
+
+
+def mirrored(x: Array) -> Array:
+    """Numbers in the opposite order, from which the same function gives them back: -x of floats; NaN stays NaN."""
+    if x.aval.is_float:
+        return asarray(prims.neg(x))
+    ends = np.iinfo(x.dtype)
+    return asarray(prims.sub(literal(ends.min + ends.max, x.aval), x))  # -1 - x of signed ones, which cannot overflow
+
+
+def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
+    """How many elements over axes are not 0, int32; NaN is not 0."""
+    return sum(truth(asarray(x)), axis, keepdims=keepdims)
