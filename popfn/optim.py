@@ -1,0 +1,229 @@
+"""popfn.optim: optimisers as pairs of pure functions over pytrees, gradient clipping and loss scaling.
+
+An optimiser has `init(params)`, which gives its state, and `update(grads, state, params)`, which gives new parameters
+and the new state. Both are pytrees, so they live on the device as the state of a program; moments are float32 whatever
+the parameters' dtype. A learning rate is a number, a scalar array, or a function of the step's number (an int32 scalar
+that begins at 0).
+
+>>> import numpy as np
+>>> opt = sgd(0.5)
+>>> params = {"w": np.array([1.0, 2.0], np.float32)}
+>>> params, state = opt.update({"w": np.array([2.0, 2.0], np.float32)}, opt.init(params), params)
+>>> params["w"]
+Array([0., 1.], dtype=float32)
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Tuple, Union
+
+from . import numpy as pnp
+from .trace import tree
+from .trace.array import Array
+from .trace.aval import float32, int32
+from .trace.errors import ArgumentError, message, user_source
+from .trace.tracer import aval_of
+
+Rate = Union[float, Array, Callable[[Array], Any]]
+#: (grads, state, params) -> (new params, new state)
+Update = Callable[[Any, Any, Any], Tuple[Any, Any]]
+
+
+class Optimiser(NamedTuple):
+    """`init(params) -> state` and `update(grads, state, params) -> (params, state)`."""
+
+    init: Callable[[Any], Any]
+    update: Update
+
+
+class SgdState(NamedTuple):
+    """The number of steps taken, and the momentum's velocity; None without momentum."""
+
+    step: Any
+    velocity: Any
+
+
+class AdamState(NamedTuple):
+    """The number of steps taken, and the running means of the gradients and of their squares."""
+
+    step: Any
+    mean: Any
+    square: Any
+
+
+def sgd(learning_rate: Rate, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimiser:
+    """Gradient descent, with momentum if asked for (Sutskever et al., 2013).
+
+    With momentum m the velocity v becomes m v + g, and the step goes along v, with `nesterov` along g + m v.
+    `weight_decay` times the parameter is added to its gradient.
+    """
+    def init(params: Any) -> SgdState:
+        return SgdState(_zero(), tree.map(_moment, params) if momentum else None)
+
+    def update(grads: Any, state: SgdState, params: Any) -> Tuple[Any, SgdState]:
+        grads = _matching("sgd", grads, params)
+        if weight_decay:
+            grads = tree.map(lambda g, p: g + weight_decay * _wide(p), grads, params)
+        velocity, direction = state.velocity, grads
+        if momentum:
+            velocity = tree.map(lambda v, g: momentum * v + g, state.velocity, grads)
+            direction = tree.map(lambda v, g: g + momentum * v, velocity, grads) if nesterov else velocity
+        rate = _rate(learning_rate, state.step)
+        return tree.map(lambda p, d: _moved(p, rate * d), params, direction), SgdState(state.step + 1, velocity)
+    return Optimiser(init, update)
+
+
+def adam(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Optimiser:
+    """Kingma and Ba, arXiv 1412.6980: steps along mean / (sqrt(square) + eps), both corrected for their start at 0."""
+    return adamw(learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=0.0)
+
+
+def adamw(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+          weight_decay: float = 0.01) -> Optimiser:
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101): learning rate x decay x parameter."""
+    def update(grads: Any, state: AdamState, params: Any) -> Tuple[Any, AdamState]:
+        grads = _matching("adamw", grads, params)
+        new, direction = _adam_direction(grads, state, b1, b2, eps)
+        rate = _rate(learning_rate, state.step)
+
+        def moved(p: Any, d: Any) -> Any:
+            return _moved(p, rate * (d + weight_decay * _wide(p)) if weight_decay else rate * d)
+        return tree.map(moved, params, direction), new
+    return Optimiser(_adam_init, update)
+
+
+def lamb(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6, weight_decay: float = 0.01,
+         max_weight_norm: float = float("inf")) -> Optimiser:
+    """Adam's direction with weight decay, scaled per leaf by the norm of the parameter over that of the direction.
+
+    The ratio is 1 where either norm is 0. You et al., arXiv 1904.00962.
+    """
+    def update(grads: Any, state: AdamState, params: Any) -> Tuple[Any, AdamState]:
+        grads = _matching("lamb", grads, params)
+        new, direction = _adam_direction(grads, state, b1, b2, eps)
+        rate = _rate(learning_rate, state.step)
+
+        def moved(p: Any, d: Any) -> Any:
+            wide = _wide(p)
+            d = d + weight_decay * wide
+            weight_norm, norm = pnp.minimum(_norm(wide), max_weight_norm), _norm(d)
+            both = pnp.logical_and(weight_norm > 0, norm > 0)
+            ratio = pnp.where(both, weight_norm / pnp.where(both, norm, 1.0), 1.0)
+            return _moved(p, rate * ratio * d)
+        return tree.map(moved, params, direction), new
+    return Optimiser(_adam_init, update)
+
+
+def _adam_init(params: Any) -> AdamState:
+    return AdamState(_zero(), tree.map(_moment, params), tree.map(_moment, params))
+
+
+def _adam_direction(grads: Any, state: AdamState, b1: float, b2: float, eps: float) -> Tuple[AdamState, Any]:
+    mean = tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, grads)
+    square = tree.map(lambda s, g: b2 * s + (1 - b2) * g * g, state.square, grads)
+    step = state.step + 1
+    count = pnp.astype(step, float32)
+    first, second = 1 - pnp.pow(b1, count), 1 - pnp.pow(b2, count)
+    direction = tree.map(lambda m, s: m / first / (pnp.sqrt(s / second) + eps), mean, square)
+    return AdamState(step, mean, square), direction
+
+
+# ---------------------------------------------------------------------------- gradients
+def global_norm(values: Any) -> Array:
+    """The Euclidean norm of all leaves together, a float32 scalar."""
+    total = pnp.asarray(0.0, float32)
+    for leaf in tree.leaves(values):
+        wide = _wide(leaf)
+        total = total + pnp.sum(wide * wide)
+    return pnp.sqrt(total)
+
+
+def clip_by_global_norm(grads: Any, max_norm: float) -> Tuple[Any, Array]:
+    """The gradients, scaled down so that their global norm is at most `max_norm`, and the norm that they had.
+
+    Pascanu, Mikolov and Bengio, arXiv 1211.5063.
+    """
+    norm = global_norm(grads)
+    factor = pnp.where(norm > max_norm, max_norm / pnp.where(norm > 0, norm, 1.0), 1.0)
+    return tree.map(lambda g: pnp.astype(_wide(g) * factor, aval_of(g).dtype), grads), norm
+
+
+def all_finite(values: Any) -> Array:
+    """Whether every element of every leaf is finite: a bool."""
+    found = pnp.asarray(True)
+    for leaf in tree.leaves(values):
+        found = pnp.logical_and(found, pnp.all(pnp.abs(_wide(leaf)) < float("inf")))
+    return found
+
+
+class LossScale(NamedTuple):
+    """Dynamic loss scaling: the factor, and the number of steps since it changed (Micikevicius et al., 1710.03740)."""
+
+    scale: Any
+    good_steps: Any
+
+
+def loss_scale(initial: float = 2.0 ** 15) -> LossScale:
+    """A LossScale to begin with."""
+    return LossScale(pnp.asarray(initial, float32), _zero())
+
+
+def scaled(loss: Any, state: LossScale) -> Array:
+    """The loss times the scale, in the loss's dtype: differentiate this."""
+    return pnp.astype(_wide(loss) * state.scale, aval_of(loss).dtype)
+
+
+def unscaled(grads: Any, state: LossScale) -> Any:
+    """Gradients of the scaled loss divided by the scale, in float32."""
+    return tree.map(lambda g: _wide(g) / state.scale, grads)
+
+
+def adjusted(state: LossScale, finite: Any, *, growth_interval: int = 2000, growth: float = 2.0,
+             backoff: float = 0.5) -> LossScale:
+    """The scale for the next step: smaller if gradients were not finite, larger after an interval of good steps.
+
+    Leave out the step itself where they were not: `select(finite, new, old)`.
+    """
+    grown = state.good_steps + 1 >= growth_interval
+    scale = pnp.where(finite, pnp.where(grown, state.scale * growth, state.scale), state.scale * backoff)
+    steps = pnp.where(pnp.logical_and(finite, pnp.logical_not(grown)), state.good_steps + 1, 0)
+    return LossScale(pnp.clip(scale, 1.0, 2.0 ** 24), pnp.astype(steps, int32))
+
+
+def select(condition: Any, new: Any, old: Any) -> Any:
+    """`new` if a bool scalar is True, `old` otherwise, leaf by leaf."""
+    return tree.map(lambda a, b: pnp.where(condition, a, b), new, old)
+
+
+# ---------------------------------------------------------------------------- small things
+def _zero() -> Array:
+    return pnp.asarray(0, int32)
+
+
+def _wide(x: Any) -> Any:
+    return pnp.astype(x, float32)
+
+
+def _moment(p: Any) -> Array:
+    return pnp.zeros(aval_of(p).shape, dtype=float32)
+
+
+def _norm(x: Any) -> Array:
+    return pnp.sqrt(pnp.sum(x * x))
+
+
+def _rate(learning_rate: Rate, step: Array) -> Any:
+    return learning_rate(step) if callable(learning_rate) else learning_rate
+
+
+def _moved(p: Any, step: Any) -> Array:
+    """The parameter less the step, in its own dtype."""
+    return pnp.astype(_wide(p) - step, aval_of(p).dtype)
+
+
+def _matching(name: str, grads: Any, params: Any) -> Any:
+    """The gradients in float32, or an ArgumentError if their shapes are not those of the parameters."""
+    for g, p, path in zip(tree.leaves(grads), tree.leaves(params), tree.paths(tree.structure(params), "params")):
+        if aval_of(g).shape != aval_of(p).shape:
+            raise ArgumentError(message(f"{name}: the gradient of {path} is {aval_of(g)}, the parameter {aval_of(p)}",
+                                        at=user_source(3)))
+    return tree.map(lambda g, p: _wide(g), grads, params)
