@@ -14,11 +14,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 import numpy as np
 
 from ..trace.aval import BY_NAME, FLOAT8, SHORT
-from ..trace.errors import InputError, LoweringError, message, user_source
-from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, names
+from ..trace.errors import InputError, LoweringError, located, message, user_source
+from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
+from ..trace.prims.effects import Print
 from ..trace.prims.shaping import Broadcast
 from ..trace.prims.structural import Concat, Pad
+from ..transforms.bodies import GraphInput, Subgraph
 from .record import Body, Recording
 from .target import Target
 
@@ -96,7 +98,12 @@ def build(jaxpr: Jaxpr, signature: Signature, target: Target) -> Built:
 
 def variables_read(jaxpr: Jaxpr) -> Set[Atom]:
     """What the equations take that have something to compute."""
-    return {a for eqn in jaxpr.eqns if any(v.aval.size for v in eqn.outputs) for a in eqn.inputs}
+    return {a for eqn in jaxpr.eqns if does_something(eqn) for a in eqn.inputs}
+
+
+def does_something(eqn: Eqn) -> bool:
+    """Whether an equation has an effect or a result with elements."""
+    return any(v.aval.size for v in eqn.outputs) or eqn.primitive.has_effect
 
 
 def values_before(px: Any, updates: Sequence[Tuple[Any, Any]]) -> Iterator[Tuple[Any, Any]]:
@@ -111,11 +118,12 @@ class Builder:
     """Builds the graphs of one Ir."""
 
     def __init__(self, target: Target) -> None:
+        self.module = target.module
         self.recording = Recording(target.module)
         self.px = self.recording.px
         self.ir = target.module.Ir()
         self.create_graph = self.recording.wrap("create_graph", self.new_graph)
-        self.graphs: Dict[Jaxpr, Any] = {}
+        self.graphs: Dict[Subgraph, Any] = {}
         self.graph_names: Dict[int, str] = {}  # by the graph's id
         self.names: Set[str] = set()
         self._dtypes: Dict[np.dtype, Any] = {}
@@ -150,7 +158,7 @@ class Builder:
         recording, px = self.recording, self.px
         for eqn in jaxpr.eqns:
             results = [v for v in eqn.outputs if v.aval.size]
-            if not results:
+            if not does_something(eqn):
                 continue
             recording.source = eqn.source
             primitive: Any = eqn.primitive
@@ -167,13 +175,17 @@ class Builder:
                 if jaxprs is None:
                     got = primitive.lower(px, *operands)
                 else:
-                    got = primitive.lower(px, *operands, graphs=tuple(self.graph(j, operands) for j in jaxprs))
-            except LoweringError:
-                raise
+                    graphs = tuple([self.graph(g, operands) for g in subgraphs(eqn)])
+                    got = primitive.lower(px, *operands, graphs=graphs)
+            except LoweringError as e:
+                raise located(e, eqn.source) from e.__cause__
             except Exception as e:
                 raise LoweringError(message(
                     f"the lower rule of {primitive.name} failed: {type(e).__name__}: {e}", call_note(primitive, atoms),
                     at=eqn.source)) from e
+            if eqn.primitive.has_effect and jaxprs is None:  # it gives back what the program goes on with
+                env.update((a, t) for a, t in zip(atoms, got) if isinstance(a, Var))
+                continue
             env.update(zip(results, self.checked(eqn, atoms, results, got)))
         recording.source = None
 
@@ -192,58 +204,78 @@ class Builder:
             call_note(eqn.primitive, atoms), "the fault is in the rule, not in the program", at=eqn.source))
 
     # ------------------------------------------------------------------ sub-graphs
-    def graph(self, jaxpr: Jaxpr, operands: Sequence[Any]) -> Any:
-        """The graph of a jaxpr, made where it is first called, in the main graph. `operands` are those of its call."""
-        found = self.graphs.get(jaxpr)
+    def graph(self, subgraph: Subgraph, operands: Sequence[Any]) -> Any:
+        """A graph, made where it is first called, in the main graph. `operands` are those of its call."""
+        found = self.graphs.get(subgraph)
         if found is None:
-            nested = dict.fromkeys(j for eqn in jaxpr.eqns if any(v.aval.size for v in eqn.outputs)
-                                   for j in getattr(eqn.primitive, "jaxprs", ()))
-            called = [self.graph(j, ()) for j in nested]
-            inputs = [v for v in jaxpr.inputs if v.aval.size]
-            like = list(operands) if fits(operands, inputs) and self.recording.body is self.recording.main else \
-                [self.px.TensorSpec(v.aval.shape, self.dtype(v.aval.dtype)) for v in inputs]
-            body = Body(unique(identifier(jaxpr.name) or "graph", self.names))
-            letters = zip(jaxpr.constvars + jaxpr.inputs, names())
-            body.param_names = tuple(identifier(name) for v, name in letters if v in inputs) + tuple(
-                f"{self.graph_names[id(g)]}_graph" for g in called)
-            found = self.graphs[jaxpr] = self.create_graph(body, jaxpr, *like, *called)
+            nested = dict.fromkeys(g for eqn in subgraph.jaxpr.eqns if does_something(eqn)
+                                   for g in subgraphs(eqn))
+            called = [self.graph(g, ()) for g in nested]
+            inputs = subgraph.inputs()
+            stand_in = type(subgraph) is Subgraph and fits(operands, inputs)  # others take more, in another order
+            like = list(operands) if stand_in and self.recording.body is self.recording.main else \
+                [self.px.TensorSpec(i.shape, self.dtype(i.dtype)) for i in inputs]
+            body = Body(unique(identifier(subgraph.jaxpr.name) or "graph", self.names))
+            taken: Set[str] = set()
+            body.param_names = tuple([unique(identifier(i.name), taken) for i in inputs] + [
+                f"{self.graph_names[id(g)]}_graph" for g in called])
+            body.by_reference = tuple([i.by_reference for i in inputs] + [False] * len(called))
+            found = self.graphs[subgraph] = self.create_graph(body, subgraph, *like, *called)
             self.graph_names[id(found)] = body.name
         return found
 
-    def new_graph(self, body: Body, jaxpr: Jaxpr, *args: Any) -> Any:
-        """`ir.create_graph` of a function that lowers a jaxpr."""
+    def new_graph(self, body: Body, subgraph: Subgraph, *args: Any) -> Any:
+        """`ir.create_graph` of a function that lowers the equations of a sub-graph."""
+        jaxpr = subgraph.jaxpr
+
+        def equations(env: Dict[Atom, Any]) -> List[Any]:
+            self.equations(jaxpr, env)
+            return [self.tensor(a, jaxpr, env) for a in jaxpr.outputs if a.aval.size]
+
         def lowered(*params: Any) -> Tuple[Any, ...]:
             with self.recording.inside(body):
                 body.params = params
-                env: Dict[Atom, Any] = dict(zip((v for v in jaxpr.inputs if v.aval.size), params))
-                self.equations(jaxpr, env)
-                body.outputs = self.graph_outputs(jaxpr, env)
+                body.outputs = self.own(subgraph.emit(self.px, equations, params[:len(subgraph.inputs())]))
             return body.outputs
 
         lowered.__name__ = lowered.__qualname__ = body.name
         lowered.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in body.param_names])
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                              annotation=self.module.TensorByRef if by_reference else inspect.Parameter.empty)
+            for name, by_reference in zip(body.param_names, body.by_reference)])
         return self.ir.create_graph(lowered, *args)
 
-    def graph_outputs(self, jaxpr: Jaxpr, env: Dict[Atom, Any]) -> Tuple[Any, ...]:
+    def own(self, tensors: Sequence[Any]) -> Tuple[Any, ...]:
         """The outputs of a graph, each a tensor of its own that the graph makes or takes."""
+        constants = self.recording.body.constants.values()
         outputs: List[Any] = []
-        for a in jaxpr.outputs:
-            if a.aval.size:
-                t = self.tensor(a, jaxpr, env)
-                constant = isinstance(a, Literal) or a in jaxpr.constvars
-                outputs.append(self.px.ops.identity(t) if constant or any(t is u for u in outputs) else t)
+        for t in tensors:
+            shared = any(t is u for u in outputs) or any(t is c for c in constants)
+            outputs.append(self.px.ops.identity(t) if shared else t)
         return tuple(outputs)
 
 
 # ---------------------------------------------------------------------------- small things
+def subgraphs(eqn: Eqn) -> Sequence[Subgraph]:
+    """The graphs that an equation calls, of the jaxprs that its primitive holds or made of them."""
+    primitive: Any = eqn.primitive
+    if not hasattr(type(primitive), "subgraphs"):
+        return [Subgraph(j) for j in getattr(primitive, "jaxprs", ())]
+    try:
+        found: Sequence[Subgraph] = primitive.subgraphs
+    except LoweringError as e:
+        raise located(e, eqn.source) from None
+    return found
+
+
 def without_empty(eqn: Eqn) -> Tuple[Primitive, Sequence[Atom]]:
     """A primitive and operands that give the same result, none of them without elements.
 
     Raises LoweringError if it is not known what the primitive makes of an empty operand beside others.
     """
     full = [a for a in eqn.inputs if a.aval.size]
-    if isinstance(eqn.primitive, Concat) or hasattr(eqn.primitive, "jaxprs"):  # a graph has no empty inputs either
+    # A graph has no empty inputs either, and there is nothing to print of them.
+    if isinstance(eqn.primitive, (Concat, Print)) or hasattr(eqn.primitive, "jaxprs"):
         return eqn.primitive, full
     if isinstance(eqn.primitive, Pad):  # there is nothing but the padding
         return Broadcast(eqn.outputs[0].aval.shape), full
@@ -275,9 +307,9 @@ def short_scalar(value: np.ndarray) -> Any:
     return number
 
 
-def fits(tensors: Sequence[Any], inputs: Sequence[Var]) -> bool:
-    """Whether tensors have the shapes of inputs."""
-    return len(tensors) == len(inputs) and all(t.shape == v.aval.shape for t, v in zip(tensors, inputs))
+def fits(tensors: Sequence[Any], inputs: Sequence[GraphInput]) -> bool:
+    """Whether tensors have the shapes of inputs, so that they can stand for them."""
+    return len(tensors) == len(inputs) and all(t.shape == i.shape for t, i in zip(tensors, inputs))
 
 
 def identifier(text: str) -> str:

@@ -27,6 +27,7 @@ class Body:
         self.name = name
         self.calls: List[Call] = []
         self.param_names: Tuple[str, ...] = ()
+        self.by_reference: Tuple[bool, ...] = ()  # for each of them
         self.params: Tuple[Any, ...] = ()
         self.outputs: Tuple[Any, ...] = ()
         self.constants: Dict[Any, Any] = {}

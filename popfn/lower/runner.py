@@ -8,6 +8,7 @@ import numpy as np
 
 from ..trace.aval import FLOAT8
 from ..trace.jaxpr import Jaxpr
+from ..transforms.loop import has_unbounded_loop
 from .build import Signature, build, identifier, unique
 from .target import find_target
 
@@ -17,8 +18,11 @@ def compile_flat(jaxpr: Jaxpr, names: Sequence[str], target: str = "host") -> Ca
     """Lower and compile a jaxpr; the function returned takes arrays of exactly its inputs' types.
 
     `names` are those of the inputs, as code. The results are fresh arrays. One session is attached from now on; calls
-    from several threads take turns. Raises LoweringError and DeviceError.
+    from several threads take turns. PopXL has no loop without a bound, and prints in a form of its own: a program that
+    has such a loop, or prints, is evaluated equation by equation instead. Raises LoweringError and DeviceError.
     """
+    if jaxpr.has_effect or has_unbounded_loop(jaxpr):
+        return lambda arrays: [np.array(y) for y in jaxpr.eval(*arrays)]
     found = find_target(target)
     taken: Set[str] = set()
     signature = Signature(tuple(unique(identifier(name) or "arg", taken) for name in names), (),

@@ -114,7 +114,8 @@ class _File:
     def function(self, body: Body) -> str:
         """The function of a sub-graph."""
         writer = _Writer(self, body, "    ")
-        params = [writer.define(value, name) for name, value in zip(body.param_names, body.params)]
+        params = [writer.define(value, name) + f":{UNBROKEN}popxl.TensorByRef" * by_reference
+                  for name, value, by_reference in zip(body.param_names, body.params, body.by_reference)]
         writer.write()
         head = wrapped(f"def{UNBROKEN}{self.functions[id(body)]}({', '.join(params)}):", "")
         takes, gives = (", ".join(type_text(t) for t in values if hasattr(t, "dtype"))
@@ -369,7 +370,7 @@ def base_name(call: Call, writer: _Writer) -> str:
     """What a call's result is called."""
     if call.callee == "create_graph":
         return f"{writer.file.functions[id(call.args[0])]}_graph"
-    if call.callee == "ops.call":
+    if call.callee in ("ops.call", "ops.repeat"):
         name = writer.names[id(call.args[0])].replace("_graph", "")
         return name if len(name) <= LONG_NAME else "call"
     return call.callee.split(".")[-1].strip("_")

@@ -11,7 +11,7 @@ import numpy as np
 
 from .aval import FLOAT8, SHORT, Aval
 from .errors import InputError, JaxprError, Source, where
-from .primitive import Primitive, eval_results, result_avals
+from .primitive import Primitive, eval_results, result_avals, watchers
 
 
 class Var:
@@ -89,6 +89,12 @@ class Jaxpr:
         if found is None:
             found = self.memo[key] = make()
         return found
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether an equation does more than compute its results."""
+        return self.remember("has_effect", lambda: any(  # type: ignore[no-any-return]
+            eqn.primitive.has_effect for eqn in self.eqns))
 
     def uses_axis(self, name: str) -> bool:
         """Whether an equation depends on the lane of a mapped axis of this name, as `axis_index` does."""
@@ -181,11 +187,15 @@ class Jaxpr:
             raise InputError("this jaxpr was parsed without its constants: give them to parse_jaxpr(text, constants)")
         env: Dict[Var, Any] = dict(zip(self.constvars, self.constants))
         env.update(zip(self.inputs, got))
-        last = last_uses(self)
+        last = self.remember("last_uses", lambda: last_uses(self))
         with np.errstate(all="ignore"):
             for i, eqn in enumerate(self.eqns):
                 values = [a.value if type(a) is Literal else env[a] for a in eqn.inputs]  # type: ignore[index]
-                env.update(zip(eqn.outputs, eval_results(eqn.primitive, values)))
+                results = eval_results(eqn.primitive, values)
+                if watchers:
+                    for watch in watchers:
+                        watch(eqn.primitive, values, results, eqn.source)
+                env.update(zip(eqn.outputs, results))
                 for v in last.get(i, ()):
                     del env[v]
         return tuple(a.value if isinstance(a, Literal) else env[a] for a in self.outputs)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -78,6 +78,11 @@ class Primitive(abc.ABC):
         self = super().__new__(cls)
         self.__dict__["memo"] = {}
         return self
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it does more than compute its results, as a primitive that holds such jaxprs does."""
+        return any(jaxpr.has_effect for jaxpr in getattr(self, "jaxprs", ()))
 
     @property
     def name(self) -> str:
@@ -149,6 +154,10 @@ class Primitive(abc.ABC):
         """The parameters by name, in the order of the fields; without those left at their default if asked to."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)  # type: ignore[arg-type]
                 if defaults or getattr(self, f.name) != f.default}
+
+
+#: Who sees each operation as it is evaluated: functions of the primitive, its operands, its results and its source.
+watchers: List[Callable[[Primitive, Sequence[np.ndarray], Sequence[np.ndarray], Any], None]] = []
 
 
 def primitive_name(cls: type) -> str:

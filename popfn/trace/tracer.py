@@ -18,7 +18,7 @@ from .array import Array
 from .aval import Aval, AxisNames, as_numpy, aval_of_data, scalar_array
 from .errors import IN_LIBRARY, ConcretizationError, LeakError, PopfnError, Source, located, message, user_source, where
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from .primitive import MIXED, Primitive, eval_results
+from .primitive import MIXED, Primitive, eval_results, watchers
 
 _current: ContextVar[Optional[Trace]] = ContextVar("popfn_trace", default=None)
 _new_eqn = tuple.__new__  # a NamedTuple's own constructor takes twice the time
@@ -141,6 +141,11 @@ class Trace:
         self.inputs += [Var(a) for a in avals]
         return [Tracer(v.aval, self, v, i) for i, v in enumerate(self.inputs[start:], start)]
 
+    def stand_in(self, x: Tracer) -> Tracer:
+        """A new input that stands for another trace's tracer, which may have ended; whoever calls keeps `x` alive."""
+        inner = self._captured[id(x)] = self.input(x.aval)
+        return inner
+
     def tracer(self, var: Var) -> Tracer:
         """A tracer for a variable of this trace."""
         return Tracer(var.aval, self, var, self.source)
@@ -176,7 +181,7 @@ class Trace:
         inner = self._captured.get(id(x))
         if inner is None:
             outer = self.parent
-            while outer is not x.trace:
+            while outer is not x.trace and (outer is None or id(x) not in outer._captured):
                 if outer is None:
                     raise leak(x)
                 outer = outer.parent
@@ -338,11 +343,14 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         out = infer_at(primitive, key, user_source(2))
     with np.errstate(all="ignore"):
         results = eval_results(primitive, values)
+    if watchers:
+        for watch in watchers:
+            watch(primitive, values, results, user_source(2))
     for r in results:
         r.flags.writeable = False
     if type(out) is Aval:
         return Array.wrap(results[0], out)
-    return tuple(map(Array.wrap, results, out))  # type: ignore[arg-type]
+    return tuple(map(Array.wrap, results, out))
 
 
 def aval_of(x: Any) -> Aval:

@@ -113,6 +113,12 @@ def moving_only(xs: Sequence[Any]) -> List[Any]:
     return [x for x in xs if type(x) is not Zero]
 
 
+def spread(values: Sequence[Any], mask: Sequence[bool], avals: Sequence[Aval]) -> Tuple[Any, ...]:
+    """The values at the places in the mask, Zero at the others."""
+    rest = iter(values)
+    return tuple(next(rest) if on else Zero(a) for on, a in zip(mask, avals))
+
+
 # ---------------------------------------------------------------------------- jaxpr -> jaxpr
 class Jvp(NamedTuple):
     """`jaxpr` takes the inputs and the tangents in the mask; it gives the outputs and the tangents in `moves`."""

@@ -54,7 +54,7 @@ def with_shared_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
         key = (primitive, tuple([a.key() if isinstance(a, Literal) else a for a in inputs]),
                tuple([v.aval for v in eqn.outputs]))
         earlier = seen.get(key)
-        if earlier is not None:
+        if earlier is not None and not (primitive.multiple and primitive.has_effect):
             same.update(zip(eqn.outputs, earlier.outputs))
             continue
         new = eqn if inputs == eqn.inputs and primitive is eqn.primitive else \
@@ -69,6 +69,8 @@ def literal_result(primitive: Primitive, inputs: Sequence[Atom], outputs: Sequen
     """The scalar that an equation of literals gives, None if it is no such equation."""
     if not inputs or len(outputs) != 1 or outputs[0].aval.ndim or not all(type(a) is Literal for a in inputs):
         return None
+    if primitive.multiple:  # a loop may take long, or never end
+        return None
     with np.errstate(all="ignore"):
         value, = eval_results(primitive, [a.value for a in inputs if isinstance(a, Literal)])
     return Literal(value, outputs[0].aval)
@@ -76,16 +78,29 @@ def literal_result(primitive: Primitive, inputs: Sequence[Atom], outputs: Sequen
 
 def simplified(primitive: Primitive) -> Primitive:
     """A primitive with its jaxprs simplified."""
-    changes = {k: simplify(v) for k, v in primitive.params().items() if isinstance(v, Jaxpr)}
+    changes: Dict[str, Any] = {}
+    for k, v in primitive.params().items():
+        if isinstance(v, Jaxpr):
+            changes[k] = simplify(v)
+        elif isinstance(v, tuple) and v and all(isinstance(j, Jaxpr) for j in v):
+            changes[k] = tuple([simplify(j) for j in v])
     return dataclasses.replace(primitive, **changes) if changes else primitive  # type: ignore[type-var]
 
 
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
-    """Without the equations and constants on which no output depends. The inputs stay as they are."""
+    """Without the equations and constants on which no output and no effect depends. The inputs stay as they are.
+
+    A primitive that can do without some of its results has a method `pruned`: for the results that are used it gives
+    the primitive to put in its place, which of the operands that takes and which of the results that gives.
+    """
     needed: Set[Atom] = set(jaxpr.outputs)
     eqns: List[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
-        if any(v in needed for v in eqn.outputs):
+        if any(v in needed for v in eqn.outputs) or eqn.primitive.multiple and eqn.primitive.has_effect:
+            if not all(v in needed for v in eqn.outputs) and hasattr(eqn.primitive, "pruned"):
+                primitive, ins, outs = eqn.primitive.pruned([v in needed for v in eqn.outputs])
+                eqn = Eqn(primitive, tuple([a for a, on in zip(eqn.inputs, ins) if on]),
+                          tuple([v for v, on in zip(eqn.outputs, outs) if on]), eqn.source)
             eqns.append(eqn)
             needed.update(eqn.inputs)
     constants = [(v, c) for v, c in zip(jaxpr.constvars, jaxpr.constants) if v in needed]

@@ -1,0 +1,196 @@
+"""What the primitives that hold jaxprs share: making new bodies of old ones, and the graphs that bodies become."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
+
+import numpy as np
+
+from ..trace.aval import Aval, Shape, bool_
+from ..trace.errors import AxisError, MissingRuleError, located, message
+from ..trace.jaxpr import Atom, Jaxpr, Var, names
+from ..trace.primitive import MappedAxis, Zero
+from ..trace.prims import instantiate
+from ..trace.prims.collectives import AxisIndex, Collective, Pvary
+from ..trace.tracer import Trace, bind, current_trace
+from .differentiate import spread
+from .replay import checked, inline, start_env
+
+Mask = Tuple[bool, ...]
+
+
+# ---------------------------------------------------------------------------- values by groups
+def cut(xs: Sequence[Any], *sizes: int) -> List[List[Any]]:
+    """The values in groups of these sizes; the last group is what is left."""
+    out, at = [], 0
+    for n in sizes:
+        out.append(list(xs[at:at + n]))
+        at += n
+    return [*out, list(xs[at:])]
+
+
+def chosen(xs: Sequence[Any], mask: Sequence[bool]) -> List[Any]:
+    """The values at the places in the mask."""
+    return [x for x, on in zip(xs, mask) if on]
+
+
+def others(xs: Sequence[Any], mask: Sequence[bool]) -> List[Any]:
+    """The values at the places that are not in the mask."""
+    return [x for x, on in zip(xs, mask) if not on]
+
+
+def moving(xs: Sequence[Any]) -> Mask:
+    """Which tangents or cotangents are not symbolic zeros."""
+    return tuple(type(x) is not Zero for x in xs)
+
+
+def either(*masks: Sequence[bool]) -> Mask:
+    """The places that are in one of the masks."""
+    return tuple(any(row) for row in zip(*masks))
+
+
+# ---------------------------------------------------------------------------- bodies
+def rebuilt(name: str, avals: Sequence[Aval], f: Callable[..., Sequence[Any]]) -> Jaxpr:
+    """The jaxpr of `f`, recorded on inputs of these types, as from the line that is being transformed."""
+    outer = current_trace()
+    with Trace(name) as trace:
+        trace.source = None if outer is None else outer.source
+        result = trace.finish(f(*trace.add_inputs(avals)))
+    return checked(result)
+
+
+def reordered(jaxpr: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Jaxpr:
+    """The same equations between these inputs, all old ones among them, and these outputs."""
+    return Jaxpr(inputs, outputs, jaxpr.eqns, jaxpr.constvars, jaxpr.constants, jaxpr.name)
+
+
+def without_constants(jaxpr: Jaxpr) -> Tuple[Jaxpr, List[Any]]:
+    """The jaxpr with its constants as its first inputs, and the constants, so that equal bodies become one graph."""
+    if not jaxpr.constvars:
+        return jaxpr, []
+    inside = Jaxpr(jaxpr.constvars + jaxpr.inputs, jaxpr.outputs, jaxpr.eqns, name=jaxpr.name)
+    return inside, list(jaxpr.constants)
+
+
+def with_zeros(jaxpr: Jaxpr, before: int, moves: Mask, wanted: Mask, avals: Sequence[Aval]) -> Jaxpr:
+    """A jaxpr that gives tangents also where they are zero.
+
+    Behind the first `before` outputs it gives those of the values in `moves`; the new one gives all that are `wanted`.
+    """
+    if moves == wanted:
+        return jaxpr
+
+    def f(*args: Any) -> Sequence[Any]:
+        outs = inline(jaxpr, args)
+        every = spread(outs[before:], moves, avals)
+        return outs[:before] + [instantiate(t) for t in chosen(every, wanted)]
+    return rebuilt(jaxpr.name, jaxpr.in_avals, f)
+
+
+def reach(jaxpr: Jaxpr, mask: Sequence[bool]) -> Mask:
+    """Which outputs depend on the inputs in the mask."""
+    known: Set[Atom] = set(chosen(jaxpr.inputs, mask))
+    for eqn in jaxpr.eqns:
+        if any(a in known for a in eqn.inputs):
+            known.update(eqn.outputs)
+    return tuple(a in known for a in jaxpr.outputs)
+
+
+def behind(jaxpr: Jaxpr, mask: Sequence[bool]) -> Mask:
+    """Which inputs the outputs in the mask and the effects depend on."""
+    needed: Set[Atom] = set(chosen(jaxpr.outputs, mask))
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in needed for v in eqn.outputs) or eqn.primitive.multiple and eqn.primitive.has_effect:
+            needed.update(eqn.inputs)
+    return tuple(v in needed for v in jaxpr.inputs)
+
+
+def carried(mask: Mask, start: int, count: int, step: Callable[[Mask], Sequence[bool]]) -> Mask:
+    """The least mask above this one that a loop keeps.
+
+    `step` says which results of the body are on for inputs in a mask; the first `count` of them are the inputs from
+    `start` on of the next step.
+    """
+    while True:
+        now = mask[start:start + count]
+        new = either(now, step(mask)[:count])
+        if new == now:
+            return mask
+        mask = mask[:start] + new + mask[start + count:]
+
+
+def guard(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr with a bool before its inputs; where that is False, it has its results and no effects.
+
+    A primitive with effects has a method `guarded`: the primitive and the operands to put in its place. Raises
+    MissingRuleError if one has none.
+    """
+    def f(on: Any, *args: Any) -> Sequence[Any]:
+        env: Dict[Any, Any] = start_env(jaxpr, args)
+        trace = current_trace()
+        for eqn in jaxpr.eqns:
+            if trace is not None:
+                trace.source = eqn.source
+            primitive = eqn.primitive
+            operands = [env[a] if isinstance(a, Var) else a for a in eqn.inputs]
+            if primitive.multiple and primitive.has_effect:
+                if not hasattr(primitive, "guarded"):
+                    raise located(MissingRuleError(f"{primitive.name} with an effect inside, such as debug.print, "
+                                                   "cannot be run for some lanes only"), eqn.source)
+                primitive, operands = primitive.guarded(on, operands)
+            results = bind(primitive, operands)
+            env.update(zip(eqn.outputs, results if primitive.multiple else (results,)))
+        return [env[a] if isinstance(a, Var) else a for a in jaxpr.outputs]
+    found: Jaxpr = jaxpr.remember("guard", lambda: rebuilt(jaxpr.name, [Aval((), bool_), *jaxpr.in_avals], f))
+    return found
+
+
+def check_lanes_are_alone(what: str, axis: MappedAxis, jaxprs: Sequence[Jaxpr]) -> None:
+    """Raise AxisError if jaxprs that some lanes run and others do not need values of all lanes."""
+    trace = current_trace()
+    if axis.name is not None and any(asks_lanes(jaxpr, axis.name) for jaxpr in jaxprs):
+        raise AxisError(message(
+            f"{what} over axis {axis.name!r}, while it depends on the lane whether they get there",
+            "way out: use the collective outside, and pass what it gives", at=trace.source if trace else None))
+
+
+def asks_lanes(jaxpr: Jaxpr, name: str) -> bool:
+    """Whether an equation needs the values of all lanes of an axis."""
+    return any(isinstance(eqn.primitive, Collective) and not isinstance(eqn.primitive, (AxisIndex, Pvary))
+               and name in eqn.primitive.axes
+               or any(asks_lanes(j, name) for j in getattr(eqn.primitive, "jaxprs", ())) for eqn in jaxpr.eqns)
+
+
+# ---------------------------------------------------------------------------- graphs
+class GraphInput(NamedTuple):
+    """An input of a graph; one by reference is written to, and whoever calls the graph sees it."""
+
+    name: str
+    shape: Shape
+    dtype: np.dtype
+    by_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A jaxpr as a PopXL graph. Equal ones become one graph.
+
+    `inputs` says what the graph takes. `emit` puts the equations into it: it gets the tensors of the inputs, and a
+    function from the tensors of the jaxpr's inputs to those of its outputs. Neither knows values without elements.
+    """
+
+    jaxpr: Jaxpr
+
+    def named(self, variables: Sequence[Var]) -> List[GraphInput]:
+        """Inputs of the jaxpr as inputs of the graph, under the names that they have in the printed jaxpr."""
+        jaxpr = self.jaxpr
+        letters = dict(zip(jaxpr.constvars + jaxpr.inputs, names()))
+        return [GraphInput(letters[v], v.aval.shape, v.aval.dtype) for v in variables if v.aval.size]
+
+    def inputs(self) -> List[GraphInput]:
+        """What the graph takes, in order."""
+        return self.named(self.jaxpr.inputs)
+
+    def emit(self, px: Any, equations: Callable[[Dict[Atom, Any]], List[Any]], tensors: Sequence[Any]) -> List[Any]:
+        """The outputs of the graph for the tensors of its inputs."""
+        return equations(dict(zip([v for v in self.jaxpr.inputs if v.aval.size], tensors)))

@@ -1,0 +1,309 @@
+"""Cond: one of several jaxprs, chosen by a value."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from ..trace.aval import Aval, AxisNames, bool_, int32
+from ..trace.errors import DtypeError, ShapeError
+from ..trace.jaxpr import Atom, Jaxpr, Var
+from ..trace.primitive import MIXED, Linear, MappedAxis, Primitive
+from ..trace.prims import argmax, broadcast_to, convert, eq, ge, le, pvary, select, sub, take
+from ..trace.prims.shaping import ranked, to_front
+from ..trace.tracer import aval_of, bind, literal
+from .bodies import (
+    GraphInput,
+    Mask,
+    Subgraph,
+    behind,
+    check_lanes_are_alone,
+    chosen,
+    either,
+    guard,
+    moving,
+    others,
+    rebuilt,
+    reordered,
+    with_zeros,
+)
+from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
+from .replay import checked, inline
+from .simplify import without_dead_code
+from .vmap import batch_jaxpr
+
+
+@dataclass(frozen=True)
+class Cond(Primitive):
+    """The results of the branch with the number that the first operand says, for the other operands.
+
+    The number is an int32 scalar, which is clamped into range, or a bool, which is False for the first of two branches.
+    """
+
+    branches: Tuple[Jaxpr, ...]
+    multiple: ClassVar[bool] = True
+
+    @property
+    def jaxprs(self) -> Tuple[Jaxpr, ...]:
+        """The jaxprs it holds."""
+        return self.branches
+
+    # ------------------------------------------------------------------ meaning
+    def abstract(self, index: Aval, *avals: Aval) -> Tuple[Aval, ...]:
+        if index.ndim or index.dtype not in (bool_, int32):
+            raise DtypeError(f"cond: the number of a branch is an int32 or bool scalar, got {index}")
+        if len(self.branches) < 2 or index.dtype == bool_ and len(self.branches) > 2:
+            raise ShapeError(f"cond: {index} does not choose among {len(self.branches)} branches")
+        first = self.branches[0]
+        for jaxpr in self.branches:
+            want = jaxpr.in_avals
+            if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in want]:
+                raise ShapeError(f"cond: {jaxpr.name or 'a branch'} takes ({', '.join(map(str, want))}), "
+                                 f"got ({', '.join(map(str, avals))})")
+            if [a.strong for a in jaxpr.out_avals] != [a.strong for a in first.out_avals] or \
+                    [a.varying for a in want] != [a.varying for a in first.in_avals]:
+                raise ShapeError(f"cond: branches differ in type: {types(first)} and {types(jaxpr)}")
+        return first.out_avals
+
+    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
+        return [avals[0].varying, *[a.varying for a in self.branches[0].in_avals]]
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        out = self.abstract(*avals)
+        return out if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
+
+    def eval(self, index: np.ndarray, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
+        return self.branches[min(max(int(index), 0), len(self.branches) - 1)].eval(*arrays)
+
+    # ------------------------------------------------------------------ derivatives
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        mask, avals = moving(tangents)[1:], self.branches[0].out_avals
+        pushed = [jvp_jaxpr(jaxpr, mask) for jaxpr in self.branches]
+        wanted = either(*[moves for _, moves in pushed])
+        cond = Cond(tuple([with_zeros(jaxpr, len(avals), moves, wanted, avals) for jaxpr, moves in pushed]))
+        results = bind(cond, [*primals, *moving_only(tangents)])
+        return results[:len(avals)], spread(results[len(avals):], wanted, avals)
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        mask, avals = moving(tangents)[1:], self.branches[0].out_avals
+        split = linearized(self.branches, mask)
+        results = bind(Cond(split.forward), primals)
+        kept = [primals[i + 1] for i in split.operands] + list(results[len(avals):])
+        touts = bind(Cond(split.linear), [primals[0], *kept, *moving_only(tangents)])
+        return results[:len(avals)], spread(touts, split.moves, avals)
+
+    def transpose(self, ct: Sequence[Any], index: Any, *args: Any) -> Tuple[Any, ...]:
+        linear = tuple(type(x) is Linear for x in args)
+        pulled = [transpose_jaxpr(jaxpr, linear, moving(ct)) for jaxpr in self.branches]
+        wanted, avals = either(*[moves for _, moves in pulled]), [x.aval for x in chosen(args, linear)]
+        cond = Cond(tuple([with_zeros(jaxpr, 0, moves, wanted, avals) for jaxpr, moves in pulled]))
+        got = iter(spread(bind(cond, [index, *others(args, linear), *moving_only(ct)]), wanted, avals))
+        return (None, *[next(got) if on else None for on in linear])
+
+    # ------------------------------------------------------------------ vmap
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
+        if dims[0] is not None:
+            return self.batch_lanes(axis, args, dims)
+        places = tuple(dims[1:])
+        mapped = either(*[[d is not None for d in batch_jaxpr(j, axis, places).dims] for j in self.branches])
+        branches = tuple([batch_jaxpr(j, axis, places, mapped).jaxpr for j in self.branches])
+        return bind(Cond(branches), args), tuple(0 if on else None for on in mapped)
+
+    def batch_lanes(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
+        """Lanes choose for themselves: each branch that one of them takes is run for all, and each takes its own.
+
+        A branch sees only operands of lanes that take it, so that nothing in it overflows or loops for the others.
+        """
+        check_lanes_are_alone("cond: lanes meet in a branch", axis, self.branches)
+        index, operands = args[0], args[1:]
+        places = [None if d is None else 0 for d in dims[1:]]
+        operands = [x if d is None else to_front(x, d) for x, d in zip(operands, dims[1:])]
+        every = (True,) * len(self.branches[0].outputs)
+        silent = self.has_effect  # in lanes that do not take a branch
+        batched = [batch_jaxpr(guard(j), axis, (0, *places), every).jaxpr if silent else
+                   batch_jaxpr(j, axis, tuple(places), every).jaxpr for j in self.branches]
+        out_avals = batched[0].out_avals
+        if not axis.size:
+            return tuple([zeros(a) for a in out_avals]), (0,) * len(every)
+        if aval_of(index).dtype == bool_:
+            index = convert(index, int32)
+        last = len(self.branches) - 1
+        results: List[Any] = []
+        for k, jaxpr in enumerate(batched):
+            number = literal(k, aval_of(index).strong)
+            takes = eq(index, number) if 0 < k < last else (le if k == 0 else ge)(index, number)
+            lane = argmax(convert(takes, int32), 0)
+            skipped = rebuilt("skipped", jaxpr.in_avals, lambda *_: [zeros(a) for a in out_avals])
+            seen = [x if d is None else of_lanes(takes, lane, x) for x, d in zip(operands, places)]
+            outs = choose((skipped, jaxpr), take(takes, lane, 0), [takes, *seen] if silent else seen)
+            results = [select(ranked(takes, aval_of(new).ndim - 1), new, old) for new, old in zip(outs, results)] \
+                if results else list(outs)
+        return tuple(results), (0,) * len(every)
+
+    def uses_axis(self, name: str) -> bool:
+        return any(jaxpr.uses_axis(name) for jaxpr in self.branches)
+
+    def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Cond, List[Any]]:
+        """The same without effects where the bool is False; see `bodies.guard`."""
+        return Cond(tuple([guard(j) for j in self.branches])), [operands[0], on, *operands[1:]]
+
+    # ------------------------------------------------------------------ programs
+    def pruned(self, used: Sequence[bool]) -> Tuple[Cond, Mask, Mask]:
+        """The cond that gives only the results in the mask; also which operands it takes and which results it gives."""
+        outs = tuple(used)
+        ins = either(*[behind(jaxpr, outs) for jaxpr in self.branches])
+        if all(ins) and all(outs):
+            return self, (True, *ins), outs
+        branches = [without_dead_code(reordered(jaxpr, chosen(jaxpr.inputs, ins), chosen(jaxpr.outputs, outs)))
+                    for jaxpr in self.branches]
+        return Cond(tuple(branches)), (True, *ins), outs
+
+    def halves(self) -> Tuple[Jaxpr, Jaxpr]:
+        """The branches as two: of more than two, those of the lower numbers in one, and those of the higher."""
+        if len(self.branches) == 2:
+            return self.branches[0], self.branches[1]
+        middle = len(self.branches) // 2
+        index = Aval((), int32)
+
+        def half(branches: Tuple[Jaxpr, ...], first: int) -> Jaxpr:
+            avals = [index, *branches[0].in_avals]
+            if len(branches) == 1:
+                return reordered(branches[0], [Var(index), *branches[0].inputs], branches[0].outputs)
+            return rebuilt("switch", avals, lambda i, *xs: bind(
+                Cond(branches), [sub(i, literal(first, index)) if first else i, *xs]))
+        return self.branches[0].remember(("halves", self.branches), lambda: (
+            half(self.branches[:middle], 0), half(self.branches[middle:], middle)))
+
+    @property
+    def subgraphs(self) -> Tuple[Subgraph, ...]:
+        """The graphs of the two halves."""
+        return tuple(Branch(jaxpr) for jaxpr in self.halves())
+
+    def lower(self, px: Any, *tensors: Any, graphs: Sequence[Any] = ()) -> Any:
+        low, high = self.halves()
+        index, *operands = tensors
+        if len(self.branches) > 2:
+            operands.insert(0, index)
+        if str(index.dtype.name) != "bool":
+            index = px.ops.greater(index, px.constant(len(self.branches) // 2 - 1, px.int32))
+        low_in, high_in = ([x for x, on in zip(operands, Branch(j).taken()) if on] for j in (low, high))
+        return px.ops.conditional(index, graphs[1], graphs[0], high_in, low_in)
+
+
+@dataclass(frozen=True)
+class Branch(Subgraph):
+    """A branch as a graph. It takes only those operands that it reads, because each is copied."""
+
+    def taken(self) -> List[bool]:
+        """Which of the operands with elements the graph takes."""
+        reads = behind(self.jaxpr, (True,) * len(self.jaxpr.outputs))
+        return [on for v, on in zip(self.jaxpr.inputs, reads) if v.aval.size]
+
+    def variables(self) -> List[Var]:
+        """The jaxpr's inputs that the graph takes."""
+        return chosen([v for v in self.jaxpr.inputs if v.aval.size], self.taken())
+
+    def inputs(self) -> List[GraphInput]:
+        return self.named(self.variables())
+
+    def emit(self, px: Any, equations: Callable[[Dict[Atom, Any]], List[Any]], tensors: Sequence[Any]) -> List[Any]:
+        return equations(dict(zip(self.variables(), tensors)))
+
+
+# ---------------------------------------------------------------------------- what the rules share
+def types(jaxpr: Jaxpr) -> str:
+    """A jaxpr's type for an error message."""
+    return f"({', '.join(map(str, jaxpr.in_avals))}) -> ({', '.join(map(str, jaxpr.out_avals))})"
+
+
+def zeros(aval: Aval) -> Any:
+    """Zeros of a type."""
+    return broadcast_to(literal(0, aval), aval.shape)
+
+
+def of_lanes(active: Any, lane: Any, x: Any) -> Any:
+    """x, whose first axis is the mapped one, with the value of one lane wherever a lane is not active."""
+    return select(ranked(active, aval_of(x).ndim - 1), x, take(x, lane, 0))
+
+
+def choose(branches: Sequence[Jaxpr], index: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The results of the branch that the index says.
+
+    Where the index varies over a named axis, so do the operands and results.
+    """
+    axes = aval_of(index).varying
+    if axes:
+        branches = [varying(jaxpr, axes) for jaxpr in branches]
+    outs: Sequence[Any] = bind(Cond(tuple(branches)), [index, *operands])
+    return outs
+
+
+def varying(jaxpr: Jaxpr, axes: AxisNames) -> Jaxpr:
+    """The jaxpr for inputs that vary over named axes, over which its outputs vary too."""
+    def f(*args: Any) -> Sequence[Any]:
+        return [over(y, aval_of(y).varying | axes) for y in inline(jaxpr, args)]
+    found: Jaxpr = jaxpr.remember(("varying", axes), lambda: rebuilt(
+        jaxpr.name, [a.over(a.varying | axes) for a in jaxpr.in_avals], f))
+    return found
+
+
+def over(x: Any, axes: AxisNames) -> Any:
+    """x as a value that varies over these axes."""
+    more = axes - aval_of(x).varying
+    return pvary(x, more) if more else x
+
+
+# ---------------------------------------------------------------------------- linearize
+class Linearized(NamedTuple):
+    """Branches cut in two.
+
+    `forward` gives behind the results what the linear parts need. `linear` takes the operands with these numbers, those
+    further values, and the tangents.
+    """
+
+    forward: Tuple[Jaxpr, ...]
+    linear: Tuple[Jaxpr, ...]
+    operands: Tuple[int, ...]
+    moves: Mask
+
+
+def linearized(branches: Tuple[Jaxpr, ...], mask: Mask) -> Linearized:
+    """The two halves of branches whose operands in the mask move.
+
+    The linear part of one branch needs other values than that of another. Values of one type share a place; what the
+    branch that is taken does not need is zero.
+    """
+    cuts = [linearize_jaxpr(jaxpr, mask) for jaxpr in branches]
+    avals = branches[0].out_avals
+    moves = either(*[cut.moves for cut in cuts])
+    operands = sorted({i for cut in cuts for where, i in cut.residuals if where == "input"})
+    slots: List[Aval] = []
+    places: List[Dict[int, int]] = []  # for each branch, an output that it hands over, and the slot of it
+    for cut in cuts:
+        free = list(range(len(slots)))
+        mine: Dict[int, int] = {}
+        for i in [i for where, i in cut.residuals if where == "output"]:
+            aval = cut.forward.outputs[i].aval
+            slot = next((k for k in free if slots[k] is aval), None)
+            if slot is None:
+                slot = len(slots)
+                slots.append(aval)
+            else:
+                free.remove(slot)
+            mine[i] = slot
+        places.append(mine)
+    forward, linear = [], []
+    for cut, mine in zip(cuts, places):
+        by_slot = {slot: i for i, slot in mine.items()}
+        wanted = tuple(k in by_slot for k in range(len(slots)))
+        given = reordered(cut.forward, cut.forward.inputs, [
+            *cut.forward.outputs[:len(avals)], *[cut.forward.outputs[by_slot[k]] for k in sorted(by_slot)]])
+        forward.append(with_zeros(given, len(avals), wanted, (True,) * len(slots), slots))
+        program = with_zeros(cut.linear, 0, cut.moves, moves, avals)
+        inputs: List[Var] = [Var(branches[0].in_avals[i]) for i in operands] + [Var(a) for a in slots]
+        for v, (where, i) in zip(program.inputs, cut.residuals):
+            inputs[operands.index(i) if where == "input" else len(operands) + mine[i]] = v
+        directions = program.inputs[len(cut.residuals):]
+        linear.append(checked(reordered(program, [*inputs, *directions], program.outputs)))
+    return Linearized(tuple(forward), tuple(linear), tuple(operands), moves)

@@ -1,0 +1,423 @@
+"""Scan: a jaxpr run a fixed number of times, with values that one step hands to the next.
+
+All transforms of a scan are scans again, of a transformed body, so that no program grows with the number of steps.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from ..trace.aval import Aval, AxisNames, float16, float32
+from ..trace.errors import ShapeError
+from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
+from ..trace.primitive import MIXED, Linear, MappedAxis, Primitive, Zero
+from ..trace.prims import add, convert, instantiate, transpose
+from ..trace.prims.lowering import px_dtype
+from ..trace.prims.shaping import in_lanes
+from ..trace.tracer import aval_of, bind
+from .bodies import (
+    GraphInput,
+    Mask,
+    Subgraph,
+    behind,
+    carried,
+    chosen,
+    cut,
+    guard,
+    moving,
+    others,
+    reach,
+    rebuilt,
+    reordered,
+    with_zeros,
+)
+from .differentiate import jvp_jaxpr, linearize_jaxpr, spread, transpose_jaxpr
+from .replay import checked, inline
+from .simplify import without_dead_code
+from .vmap import batch_jaxpr
+
+
+@dataclass(frozen=True)
+class Scan(Primitive):
+    """`length` steps of a jaxpr.
+
+    The operands are constants, equal in all steps; the first carry; and arrays with one element for each step along
+    their first axis. The jaxpr takes the constants, the carry and an element of each array, and gives the next carry
+    and further values. The results are the last carry, and those values of all steps, stacked. With `reverse` the
+    steps go from the last element to the first.
+    """
+
+    jaxpr: Jaxpr
+    length: int
+    num_consts: int
+    num_carry: int
+    reverse: bool = False
+    multiple: ClassVar[bool] = True
+
+    @property
+    def jaxprs(self) -> Tuple[Jaxpr, ...]:
+        """The jaxprs it holds."""
+        return (self.jaxpr,)
+
+    def parts(self, xs: Sequence[Any]) -> List[List[Any]]:
+        """Operands, or what belongs to them, as constants, carry and the rest."""
+        return cut(xs, self.num_consts, self.num_carry)
+
+    def stacked(self, aval: Aval) -> Aval:
+        """The type of the values of all steps."""
+        return aval.with_shape((self.length, *aval.shape))
+
+    # ------------------------------------------------------------------ meaning
+    def abstract(self, *avals: Aval) -> Tuple[Aval, ...]:
+        consts, carry, xs = self.parts(self.jaxpr.in_avals)
+        want = [*consts, *carry, *map(self.stacked, xs)]
+        if [(a.shape, a.dtype) for a in avals] != [(a.shape, a.dtype) for a in want]:
+            raise ShapeError(f"scan: {self.jaxpr.name or 'the body'} takes ({', '.join(map(str, want))}) for "
+                             f"{self.length} steps, got ({', '.join(map(str, avals))})")
+        new, ys = cut(self.jaxpr.out_avals, self.num_carry)
+        if [(a.shape, a.dtype, a.varying) for a in new] != [(a.shape, a.dtype, a.varying) for a in carry]:
+            raise ShapeError(f"scan: {self.jaxpr.name or 'the body'} takes the carry ({', '.join(map(str, carry))}), "
+                             f"and gives ({', '.join(map(str, new))})")
+        return (*new, *map(self.stacked, ys))
+
+    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
+        return [a.varying for a in self.jaxpr.in_avals]
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        out = self.abstract(*avals)
+        return out if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
+
+    def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
+        consts, carry, xs = self.parts(arrays)
+        ys = [np.empty((self.length, *a.shape), a.dtype) for a in self.jaxpr.out_avals[self.num_carry:]]
+        steps = range(self.length)
+        for i in reversed(steps) if self.reverse else steps:
+            outs = self.jaxpr.eval(*consts, *carry, *[x[i, ...] for x in xs])
+            carry = list(outs[:self.num_carry])
+            for y, new in zip(ys, outs[self.num_carry:]):
+                y[i] = new
+        return (*carry, *ys)
+
+    # ------------------------------------------------------------------ derivatives
+    def mask_of(self, tangents: Sequence[Any], moves: Callable[[Mask], Mask]) -> Mask:
+        """Which operands move: those with a tangent, and the parts of the carry that come to."""
+        return carried(moving(tangents), self.num_consts, self.num_carry, moves)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        mask = self.mask_of(tangents, lambda m: jvp_jaxpr(self.jaxpr, m).moves)
+        pushed, moves = jvp_jaxpr(self.jaxpr, mask)
+        sizes = [sum(part) for part in self.parts(mask)]
+        wanted = (*self.parts(mask)[1], *moves[self.num_carry:])
+
+        def make() -> Jaxpr:
+            avals = self.jaxpr.out_avals
+            body = with_zeros(pushed, len(avals), moves, wanted, avals)
+            ins, t_ins = cut(body.inputs, len(mask))
+            outs, touts = cut(body.outputs, len(avals))
+            return reordered(body, self.joined(ins, t_ins, sizes), [
+                *outs[:self.num_carry], *touts[:sizes[1]], *outs[self.num_carry:], *touts[sizes[1]:]])
+        body = self.jaxpr.remember(("jvp of scan", self.num_consts, self.num_carry, mask), make)
+        scan = Scan(body, self.length, self.num_consts + sizes[0], self.num_carry + sizes[1], self.reverse)
+        directions = [instantiate(t) for t in chosen(tangents, mask)]
+        results = bind(scan, self.joined(primals, directions, sizes))
+        carry, t_carry, ys, t_ys = cut(results, self.num_carry, sizes[1], len(moves) - self.num_carry)
+        return (*carry, *ys), spread(t_carry + t_ys, wanted, self.out_avals)
+
+    @property
+    def out_avals(self) -> List[Aval]:
+        """The results' types."""
+        carry, ys = cut(self.jaxpr.out_avals, self.num_carry)
+        return [*carry, *map(self.stacked, ys)]
+
+    def joined(self, xs: Sequence[Any], ts: Sequence[Any], sizes: Sequence[int]) -> List[Any]:
+        """Operands and their tangents, of which there are so many, as operands of one scan."""
+        return [x for part in zip(self.parts(xs), cut(ts, *sizes[:2])) for group in part for x in group]
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        mask = self.mask_of(tangents, lambda m: linearize_jaxpr(self.jaxpr, m).moves)
+        key = "linearized scan", self.num_consts, self.num_carry, mask
+        split: Linearized = self.jaxpr.remember(key, lambda: linearized(self, mask))
+        consts, carry, xs = self.parts(primals)
+        kept = inline(split.invariant, consts)
+        scan = Scan(split.forward, self.length, self.num_consts + len(kept), self.num_carry, self.reverse)
+        results = bind(scan, [*consts, *kept, *carry, *xs])
+        n = len(self.jaxpr.outputs)
+        sources = {"const": consts, "kept": kept, "x": xs, "result": results}
+        t_consts, t_carry, t_xs = self.parts([instantiate(t) if on else None for t, on in zip(tangents, mask)])
+        t_consts, t_carry, t_xs = ([t for t in part if t is not None] for part in (t_consts, t_carry, t_xs))
+        once, each = ([sources[where][i] for where, i in places] for places in (split.once, split.each))
+        linear = Scan(split.linear, self.length, len(once) + len(t_consts), len(t_carry), self.reverse)
+        touts = bind(linear, [*once, *t_consts, *t_carry, *each, *t_xs])
+        return results[:n], spread(touts, split.moves, self.out_avals)
+
+    def transpose(self, ct: Sequence[Any], *args: Any) -> Tuple[Any, ...]:
+        """One scan in the other direction, which carries the cotangents of the carry and adds up those of constants."""
+        asked = tuple(type(x) is Linear for x in args)
+        linear = carried(asked, self.num_consts, self.num_carry, lambda m: reach(self.jaxpr, m))
+        others_of, xs_of, carry_values = self.fixed_operands(args, linear)
+        live = reach(self.jaxpr, linear)
+        given = tuple(on and known for on, known in zip(live, moving(ct)))
+        start = self.num_consts
+        carry_linear = linear[start:start + self.num_carry]
+
+        def moves(mask: Mask) -> Mask:
+            """The cotangents of the carry that a step gives, for those of results in the mask."""
+            _, got = transpose_jaxpr(self.jaxpr, linear, mask)
+            n = sum(linear[:start])
+            every = iter(got[n:n + sum(carry_linear)])
+            return tuple(on and next(every) for on in carry_linear)
+        given = carried(given, 0, self.num_carry, moves)
+        key = "transpose of scan", self.num_consts, self.num_carry, linear, given
+        body, wanted = self.jaxpr.remember(key, lambda: transposed(self, linear, given))
+
+        totals = [instantiate(Zero(wide(x.aval))) for x, on in zip(args, wanted[:start]) if on]
+        carry_cts = [instantiate(c) for c in chosen(ct[:self.num_carry], given)]
+        y_cts = chosen(ct[self.num_carry:], given[self.num_carry:])
+        scan = Scan(body, self.length, len(others_of), len(totals) + len(carry_cts), not self.reverse)
+        results = bind(scan, [*others_of, *totals, *carry_cts, *carry_values, *xs_of, *y_cts])
+        totals, carry_cts, x_cts = cut(results, len(totals), len(carry_cts))
+        totals = [convert(t, x.aval.dtype, x.aval.weak) for t, x in zip(totals, chosen(args[:start], wanted[:start]))]
+        mask = (*wanted[:start], *given[:self.num_carry], *wanted[start + self.num_carry:])
+        every = spread([*totals, *carry_cts, *x_cts], mask, [aval_of(x) for x in args])
+        return tuple(c if on else None for c, on in zip(every, asked))
+
+    def fixed_operands(self, args: Sequence[Any], linear: Mask) -> Tuple[List[Any], List[Any], List[Any]]:
+        """The constants and the arrays that are not linear, and the values that a carry that is not has in each step.
+
+        The last are found by a scan of their own.
+        """
+        consts, carry, xs = (others(part, on) for part, on in zip(self.parts(args), self.parts(linear)))
+        if not carry:
+            return consts, xs, []
+        c_vars, k_vars, x_vars = (others(part, on) for part, on in zip(self.parts(self.jaxpr.inputs),
+                                                                      self.parts(linear)))
+        news = others(self.jaxpr.outputs[:self.num_carry], self.parts(linear)[1])
+        body = checked(without_dead_code(reordered(self.jaxpr, [*c_vars, *k_vars, *x_vars], [*news, *k_vars])))
+        results = bind(Scan(body, self.length, len(consts), len(carry), self.reverse), [*consts, *carry, *xs])
+        return consts, xs, list(results[len(carry):])
+
+    # ------------------------------------------------------------------ vmap
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
+        consts, carry, xs = self.parts(args)
+        c_dims, k_dims, x_dims = self.parts(dims)
+        # Behind the axis of the steps, which stays in front.
+        xs = [transpose(x, (1, 0, *range(2, aval_of(x).ndim))) if d == 0 else x for x, d in zip(xs, x_dims)]
+        x_dims = [None if d is None else max(d - 1, 0) for d in x_dims]
+
+        def in_body(mask: Sequence[bool]) -> Tuple[Optional[int], ...]:
+            return (*c_dims, *[0 if on else None for on in mask[len(c_dims):len(c_dims) + len(carry)]], *x_dims)
+
+        def moves(mask: Mask) -> Mask:
+            return tuple(d is not None for d in batch_jaxpr(self.jaxpr, axis, in_body(mask)).dims)
+        mask = carried(tuple(d is not None for d in dims), len(consts), len(carry), moves)
+        mapped = mask[len(consts):len(consts) + len(carry)]
+        body, out_dims = batch_jaxpr(self.jaxpr, axis, in_body(mask),
+                                     mapped + (False,) * (len(self.jaxpr.outputs) - len(carry)))
+        carry = [in_lanes(x, d, axis) if on else x for x, d, on in zip(carry, k_dims, mapped)]
+        results = bind(Scan(body, self.length, self.num_consts, self.num_carry, self.reverse), [*consts, *carry, *xs])
+        new, ys = cut(out_dims, self.num_carry)
+        return results, (*new, *[None if d is None else d + 1 for d in ys])
+
+    def uses_axis(self, name: str) -> bool:
+        return self.jaxpr.uses_axis(name)
+
+    def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Scan, List[Any]]:
+        """The same without effects where the bool is False; see `bodies.guard`."""
+        return Scan(guard(self.jaxpr), self.length, self.num_consts + 1, self.num_carry, self.reverse), [on, *operands]
+
+    # ------------------------------------------------------------------ programs
+    def pruned(self, used: Sequence[bool]) -> Tuple[Scan, Mask, Mask]:
+        """The scan that gives only the results in the mask, and such parts of the carry as they need.
+
+        Also which operands it takes and which results it gives.
+        """
+        start = self.num_consts
+
+        def needs(mask: Mask) -> Mask:
+            return behind(self.jaxpr, mask)[start:start + self.num_carry]
+        outs = carried(tuple(used), 0, self.num_carry, needs)
+        ins = behind(self.jaxpr, outs)
+        ins = ins[:start] + outs[:self.num_carry] + ins[start + self.num_carry:]
+        if all(ins) and all(outs):
+            return self, ins, outs
+        body = reordered(self.jaxpr, chosen(self.jaxpr.inputs, ins), chosen(self.jaxpr.outputs, outs))
+        return Scan(without_dead_code(body), self.length, sum(ins[:start]), sum(outs[:self.num_carry]),
+                    self.reverse), ins, outs
+
+    @property
+    def subgraphs(self) -> Tuple[Step, ...]:
+        """The graph of a step; none where there are no steps."""
+        if not self.length:
+            return ()
+        counted = len(self.jaxpr.in_avals) + len(self.jaxpr.out_avals) > self.num_consts + 2 * self.num_carry
+        return (Step(self.jaxpr, self.length if counted else 0, self.num_consts, self.num_carry, self.reverse),)
+
+    def lower(self, px: Any, *tensors: Any, graphs: Sequence[Any] = ()) -> Any:
+        consts, carry, xs = self.parts(self.jaxpr.in_avals)
+        consts, carry, xs = cut(tensors, *(sum(a.size > 0 for a in part) for part in (consts, carry)))
+        if not self.length:
+            return carry
+        step = self.subgraphs[0]
+        rows = [px.ops.init(i.shape, px_dtype(px, i.dtype)) for i in step.inputs() if i.by_reference]
+        # PopXL's dynamic ops take the index as a tensor of one element; it is carried, there being no counter.
+        first = self.length - 1 if self.reverse else 0
+        counter = [px.constant(np.array([first], np.uint32), px.uint32)] if step.length else []
+        results = px.ops.repeat(graphs[0], self.length, *counter, *carry, *rows, *consts, *xs)
+        return [*results[len(counter):], *rows]
+
+
+# ---------------------------------------------------------------------------- derivatives
+Place = Tuple[str, int]
+
+
+class Linearized(NamedTuple):
+    """A scan cut in two.
+
+    `invariant` gives, from the constants, what the linear part needs and is equal in all steps. `forward` takes that
+    behind the constants, and gives behind the results what the linear part needs from each step. `linear` takes the
+    values at the places `once`, the constants' tangents, the carry's, the values at `each` and the arrays' tangents. A
+    place is the number of a "const", of a value that was "kept" by `invariant`, of an "x" or of a "result".
+    """
+
+    invariant: Jaxpr
+    forward: Jaxpr
+    linear: Jaxpr
+    once: Tuple[Place, ...]
+    each: Tuple[Place, ...]
+    moves: Mask
+
+
+def linearized(scan: Scan, mask: Mask) -> Linearized:
+    """The two halves of a scan whose operands in the mask move."""
+    forward, linear, residuals, moves = linearize_jaxpr(scan.jaxpr, mask)
+    num_consts, num_carry = scan.num_consts, scan.num_carry
+    consts, carry, xs = scan.parts(forward.inputs)
+    invariant = invariant_vars(forward, num_consts)
+    n = len(scan.jaxpr.outputs)
+    outputs: List[Atom] = list(forward.outputs[:n])
+    kept: Dict[Atom, int] = {}
+    stacked: Dict[Atom, int] = {a: i for i, a in enumerate(outputs) if i >= num_carry}
+    places: List[Place] = []
+    for where, i in residuals:
+        a: Atom = forward.inputs[i] if where == "input" else forward.outputs[i]
+        if where == "input" and i < num_consts:
+            places.append(("const", i))
+        elif where == "input" and i >= num_consts + num_carry:
+            places.append(("x", i - num_consts - num_carry))
+        elif a in invariant:
+            places.append(("kept", kept.setdefault(a, len(kept))))
+        else:
+            if a not in stacked:
+                stacked[a] = len(outputs)
+                outputs.append(a)
+            places.append(("result", stacked[a]))
+    # Where a kept value comes from an equation with several results, the body is to have none of them twice.
+    for eqn in forward.eqns:
+        if any(v in kept for v in eqn.outputs):
+            for v in eqn.outputs:
+                kept.setdefault(v, len(kept))
+    outside = without_dead_code(Jaxpr(consts, list(kept), [e for e in forward.eqns if e.outputs and all(
+        v in invariant for v in e.outputs)], forward.constvars, forward.constants, forward.name))
+    inside = without_dead_code(Jaxpr([*consts, *kept, *carry, *xs], outputs, [  # type: ignore[list-item]
+        e for e in forward.eqns if not any(v in kept for v in e.outputs)],
+        forward.constvars, forward.constants, forward.name))
+
+    wanted = (*scan.parts(mask)[1], *moves[num_carry:])
+    program = with_zeros(linear, 0, moves, wanted, scan.jaxpr.out_avals)
+    values, directions = cut(program.inputs, len(places))
+    t_consts, t_carry, t_xs = cut(directions, *(sum(part) for part in scan.parts(mask)[:2]))
+    each = [where in ("x", "result") for where, _ in places]
+    program = reordered(program, [*others(values, each), *t_consts, *t_carry, *chosen(values, each), *t_xs],
+                        program.outputs)
+    return Linearized(checked(outside), checked(inside), checked(program), tuple(others(places, each)),
+                      tuple(chosen(places, each)), wanted)
+
+
+def invariant_vars(jaxpr: Jaxpr, num_consts: int) -> Set[Atom]:
+    """The results of equations that depend on nothing but the first inputs."""
+    known: Set[Atom] = {*jaxpr.inputs[:num_consts], *jaxpr.constvars}
+    found: Set[Atom] = set()
+    eqn: Eqn
+    for eqn in jaxpr.eqns:
+        if not (eqn.primitive.multiple and eqn.primitive.has_effect) and all(
+                not isinstance(a, Var) or a in known for a in eqn.inputs):
+            known.update(eqn.outputs)
+            found.update(eqn.outputs)
+    return found
+
+
+def wide(aval: Aval) -> Aval:
+    """The type in which cotangents of a constant are added up over the steps: float16 in float32."""
+    return Aval._make(aval.shape, float32, aval.weak, aval.varying) if aval.dtype == float16 else aval
+
+
+def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:
+    """The body of a transposed scan, and which operands of the scan it gives cotangents of.
+
+    It takes the constants that are not linear; the cotangents of constants so far and those of the carry in `given`;
+    the carry and the arrays that are not linear; and the cotangents of the stacked results in `given`.
+    """
+    program, moves = transpose_jaxpr(scan.jaxpr, linear, given)
+    avals = scan.jaxpr.in_avals
+    got_of = iter(moves)
+    wanted = tuple(on and next(got_of) for on in linear)
+    consts, carry, xs = (others(part, on) for part, on in zip(scan.parts(avals), scan.parts(linear)))
+    w_consts, w_carry, w_xs = scan.parts(wanted)
+    totals = [wide(a) for a in chosen(scan.parts(avals)[0], w_consts)]
+    carry_cts, y_cts = (chosen(part, on) for part, on in zip(cut(scan.jaxpr.out_avals, scan.num_carry),
+                                                            cut(given, scan.num_carry)))
+
+    def step(*args: Any) -> Sequence[Any]:
+        fixed, sums, cts, values, elements, rest = cut(args, *map(len, (consts, totals, carry_cts, carry, xs)))
+        got = inline(program, [*fixed, *values, *elements, *cts, *rest])
+        by_const, by_carry, by_x = cut(got, sum(w_consts), sum(w_carry))
+        sums = [add(s, convert(c, a.dtype, a.weak)) for s, c, a in zip(sums, by_const, totals)]
+        every = spread(by_carry, w_carry, scan.parts(avals)[1])
+        return [*sums, *[instantiate(c) for c in chosen(every, given[:scan.num_carry])], *by_x]
+    body = rebuilt(program.name, [*consts, *totals, *carry_cts, *carry, *xs, *y_cts], step)
+    return body, wanted
+
+
+# ---------------------------------------------------------------------------- PopXL
+@dataclass(frozen=True)
+class Step(Subgraph):
+    """One step as a graph for `ops.repeat`, which feeds the first outputs back into the first inputs.
+
+    It takes the number of the step if anything is stacked, the carry, the stacked results by reference, the constants
+    and the arrays. `length` is 0 where nothing is stacked, so that loops of all lengths share the graph.
+    """
+
+    length: int
+    num_consts: int
+    num_carry: int
+    reverse: bool
+
+    def inputs(self) -> List[GraphInput]:
+        consts, carry, xs = map(self.named, cut(self.jaxpr.inputs, self.num_consts, self.num_carry))
+        counter = [GraphInput("step", (1,), np.dtype(np.uint32))] if self.length else []
+        ys = [GraphInput("rows", (self.length, *a.shape), a.dtype, True) for a in self.jaxpr.out_avals[self.num_carry:]
+              if a.size]
+        return [*counter, *carry, *ys, *consts, *(x._replace(shape=(self.length, *x.shape)) for x in xs)]
+
+    def emit(self, px: Any, equations: Callable[[Dict[Atom, Any]], List[Any]], tensors: Sequence[Any]) -> List[Any]:
+        ops = px.ops
+        consts, carry, xs = ([v for v in part if v.aval.size]
+                             for part in cut(self.jaxpr.inputs, self.num_consts, self.num_carry))
+        ys = [a for a in self.jaxpr.out_avals[self.num_carry:] if a.size]
+        counter, carry_in, rows, const_in, x_in = cut(tensors, int(self.length > 0), len(carry), len(ys), len(consts))
+        env: Dict[Any, Any] = dict(zip(carry, carry_in))
+        env.update(zip(consts, const_in))
+        for v, x in zip(xs, x_in):
+            env[v] = ops.reshape(ops.dynamic_slice(x, counter[0], [0], [1], True), v.aval.shape)
+        new, elements = cut(equations(env), len(carry))
+        for row, aval, y in zip(rows, ys, elements):
+            ops.dynamic_update_(row, counter[0], ops.reshape(y, (1, *aval.shape)), [0], [1], True)
+        # The values of the next step are copied one after the other: none may lie in the place of another.
+        new = [ops.identity(t) if any(t is x for j, x in enumerate(carry_in) if j != i) else t
+               for i, t in enumerate(new)]
+        if counter:
+            one = px.constant(np.array([1], np.uint32), px.uint32)
+            counter = [(ops.sub if self.reverse else ops.add)(counter[0], one)]
+        return [*counter, *new]
