@@ -89,7 +89,8 @@ def specs_from_annotations(f: Function) -> Tuple[Aval, ...]:
 
 
 # ---------------------------------------------------------------------------- reverse mode
-def _numbers(name: str, f: Function, argnums: Union[int, Sequence[int]], args: Sequence[Any]) -> Tuple[int, ...]:
+def argument_numbers(name: str, f: Function, argnums: Union[int, Sequence[int]], args: Sequence[Any],
+                     ) -> Tuple[int, ...]:
     """The numbers of the positional arguments that are differentiated, non-negative."""
     numbers = tuple(argnums) if isinstance(argnums, (tuple, list, range)) else (argnums,)
     for n in numbers:
@@ -103,10 +104,19 @@ def _numbers(name: str, f: Function, argnums: Union[int, Sequence[int]], args: S
     return numbers
 
 
-def _check_float(name: str, path: str, aval: Aval, way: str) -> None:
+def check_float(name: str, path: str, aval: Aval, way: str) -> None:
+    """Raise ArgumentError unless an argument's leaf is a float."""
     if not aval.is_float:
         raise ArgumentError(message(f"{name}: argument {path} is {aval}; a derivative needs floats",
                                     f"way out: {way}", at=user_source(3)))
+
+
+def check_aux(name: str, f: Function, traced: tracing.Traced) -> None:
+    """Raise ArgumentError unless f returned a pair."""
+    result = traced.outputs(traced.jaxpr.out_avals)
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise ArgumentError(message(f"{name}: with has_aux, {function_name(f)} must return a pair (value, aux), "
+                                    f"got {result}", at=user_source(3)))
 
 
 def _check_scalar(name: str, f: Function, value: Any, has_aux: bool) -> None:
@@ -138,21 +148,20 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
     """
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        numbers = _numbers("grad", f, argnums, args)
+        numbers = argument_numbers("grad", f, argnums, args)
         given = tracing.arguments("grad", f, args, kwargs, arrays=True)
         structures, avals = given.structures, given.avals
         wanted = [i in numbers for i, s in enumerate(structures) for _ in range(s.num_leaves)]
         if not allow_int:
             for i, (a, on) in enumerate(zip(avals, wanted)):
                 if on and not a.is_float:
-                    _check_float("grad", tracing.leaf_names(f, args, kwargs)[i], a,
+                    check_float("grad", tracing.leaf_names(f, args, kwargs)[i], a,
                                  "leave it out of argnums, close over it, or pass allow_int=True")
         traced = tracing.trace(f, given, tracing.follows())
         jaxpr, captures = traced.jaxpr, traced.captures
         result = traced.outputs(jaxpr.out_avals)
-        if has_aux and not (isinstance(result, tuple) and len(result) == 2):
-            raise ArgumentError(message(f"grad: with has_aux, {function_name(f)} must return a pair (value, aux), "
-                                        f"got {result}", at=user_source(2)))
+        if has_aux:
+            check_aux("grad", f, traced)
         _check_scalar("grad", f, result[0] if has_aux else result, has_aux)
         mask = (False,) * len(captures) + tuple(on and a.is_float for a, on in zip(avals, wanted))
         program = vjp_jaxpr(jaxpr, mask, (0,))
@@ -186,17 +195,17 @@ def grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux: bool = Fa
     return wrapper
 
 
-def _traced_floats(name: str, f: Function, primals: Sequence[Any]) -> Tuple[tracing.Traced, List[Any], List[Any]]:
+def traced_floats(name: str, f: Function, primals: Sequence[Any]) -> Tuple[tracing.Traced, List[Any], List[Any]]:
     """f traced on primals that must all be floats, with their leaves and structures."""
     check_callable(name, f, f"{name}(f, x)" if name != "jvp" else "jvp(f, (x,), (t,))")
     given = tracing.arguments(name, f, primals, {}, arrays=True)
     for i, aval in enumerate(given.avals):
         if not aval.is_float:
-            _check_float(name, tracing.leaf_names(f, primals, {})[i], aval, "close over it")
+            check_float(name, tracing.leaf_names(f, primals, {})[i], aval, "close over it")
     return tracing.trace(f, given, tracing.follows()), given.leaves, given.structures
 
 
-def _matched(name: str, what: str, got: Any, structure: tree.TreeDef, avals: Sequence[Aval], root: str) -> List[Any]:
+def matched(name: str, what: str, got: Any, structure: tree.TreeDef, avals: Sequence[Aval], root: str) -> List[Any]:
     """The leaves of a tangent or cotangent, of the structure, shapes and dtypes that it must have."""
     leaves, got_structure = tree.flatten(got)
     if got_structure != structure:
@@ -216,7 +225,7 @@ def _matched(name: str, what: str, got: Any, structure: tree.TreeDef, avals: Seq
     return [pnp.astype(x, a.dtype) if tracing.argument_aval(x).dtype != a.dtype else x for x, a in zip(leaves, avals)]
 
 
-def _linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any, Any]:
+def linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any, Any]:
     """f's outputs, its linearization, and the residuals' values."""
     jaxpr, captures = traced.jaxpr, traced.captures
     cut = linearize_jaxpr(jaxpr, (False,) * len(captures) + (True,) * len(leaves))
@@ -226,34 +235,40 @@ def _linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any
     return results[:len(jaxpr.outputs)], cut, residuals
 
 
-def _spread(values: Sequence[Any], mask: Sequence[bool], avals: Sequence[Aval]) -> List[Any]:
+def spread_zeros(values: Sequence[Any], mask: Sequence[bool], avals: Sequence[Aval]) -> List[Any]:
     """The values at the places in the mask, zeros at the others."""
     rest = iter(values)
     return [next(rest) if on else pnp.zeros(a.shape, dtype=a.dtype) for on, a in zip(mask, avals)]
 
 
-def vjp(f: Function, *primals: Any) -> Tuple[Any, Function]:
+def vjp(f: Function, *primals: Any, has_aux: bool = False) -> Tuple[Any, ...]:
     """f's result, and a function from a cotangent of the result to a tuple of cotangents of the primals.
 
-    The cotangent has the structure, shapes and dtypes of the result; leaves that are no floats are not used. Raises
-    ArgumentError for integer primals and for a cotangent of another type.
+    The cotangent has the structure, shapes and dtypes of the result; leaves that are no floats are not used. With
+    `has_aux`, f returns a pair of the result and anything else, which comes back as a third value. Raises ArgumentError
+    for integer primals and for a cotangent of another type.
 
     >>> y, pull = vjp(lambda x: x * x, 3.0)
     >>> pull(1.0)
     (Array(6., dtype=float32, weak=True),)
     """
-    traced, leaves, structures = _traced_floats("vjp", f, primals)
-    outs, cut, residuals = _linearized(traced, leaves)
-    out_avals = traced.jaxpr.out_avals
+    traced, leaves, structures = traced_floats("vjp", f, primals)
+    outs, cut, residuals = linearized(traced, leaves)
+    if has_aux:
+        check_aux("vjp", f, traced)
+    out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
+    out_avals = traced.jaxpr.out_avals[:out_tree.num_leaves]
 
     def pull_back(ct: Any) -> Tuple[Any, ...]:
-        cts = _matched("vjp", "cotangent", ct, traced.out_tree, out_avals, "result")
+        cts = matched("vjp", "cotangent", ct, out_tree, out_avals, "result")
+        cts += [pnp.zeros(a.shape, dtype=a.dtype) for a in traced.jaxpr.out_avals[len(cts):]]
         given = [c for c, on in zip(cts, cut.moves) if on]
         linear = (False,) * len(residuals) + (True,) * len(leaves)
         program, moves = transpose_jaxpr(cut.linear, linear, (True,) * len(given))
-        got = _spread(inline(program, [*residuals, *given]), moves, cut.linear.in_avals[len(residuals):])
+        got = spread_zeros(inline(program, [*residuals, *given]), moves, cut.linear.in_avals[len(residuals):])
         return tuple(tracing.unflatten_arguments(got, structures, len(primals), ())[0])
-    return traced.outputs(outs), pull_back
+    result = traced.outputs(outs)
+    return (result[0], pull_back, result[1]) if has_aux else (result, pull_back)
 
 
 def linearize(f: Function, *primals: Any) -> Tuple[Any, Function]:
@@ -263,13 +278,13 @@ def linearize(f: Function, *primals: Any) -> Tuple[Any, Function]:
     >>> push(1.0)
     Array(6., dtype=float32, weak=True)
     """
-    traced, leaves, structures = _traced_floats("linearize", f, primals)
-    outs, cut, residuals = _linearized(traced, leaves)
+    traced, leaves, structures = traced_floats("linearize", f, primals)
+    outs, cut, residuals = linearized(traced, leaves)
 
     def push_forward(*tangents: Any) -> Any:
         given = _tangents("linearize", f, primals, tangents, structures, leaves)
         got = inline(cut.linear, [*residuals, *given])
-        return traced.outputs(_spread(got, cut.moves, traced.jaxpr.out_avals))
+        return traced.outputs(spread_zeros(got, cut.moves, traced.jaxpr.out_avals))
     return traced.outputs(outs), push_forward
 
 
@@ -282,7 +297,7 @@ def _tangents(name: str, f: Function, primals: Sequence[Any], tangents: Sequence
     avals = iter([aval_of(x) for x in leaves])
     out: List[Any] = []
     for t, structure, root in zip(tangents, structures, names):
-        out += _matched(name, "tangent", t, structure, [next(avals) for _ in range(structure.num_leaves)], root)
+        out += matched(name, "tangent", t, structure, [next(avals) for _ in range(structure.num_leaves)], root)
     return out
 
 
@@ -301,13 +316,13 @@ def jvp(f: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[A
         raise ArgumentError(message(
             f"jvp takes a tuple of primals and a tuple of tangents, got {type(primals).__name__} and "
             f"{type(tangents).__name__}", "way out: jvp(f, (x,), (t,))", at=user_source(2)))
-    traced, leaves, structures = _traced_floats("jvp", f, primals)
+    traced, leaves, structures = traced_floats("jvp", f, primals)
     given = _tangents("jvp", f, primals, tangents, structures, leaves)
     jaxpr, captures = traced.jaxpr, traced.captures
     program, moves = jvp_jaxpr(jaxpr, (False,) * len(captures) + (True,) * len(leaves))
     results = inline(program, [*captures, *leaves, *given])
     n = len(jaxpr.outputs)
-    return traced.outputs(results[:n]), traced.outputs(_spread(results[n:], moves, jaxpr.out_avals))
+    return traced.outputs(results[:n]), traced.outputs(spread_zeros(results[n:], moves, jaxpr.out_avals))
 
 
 def stop_gradient(x: Any) -> Any:
