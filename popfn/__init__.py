@@ -6,9 +6,18 @@ implementation of PopXL.
 """
 from . import (
     _operators as _operators,  # gives Array its operators
+    debug as debug,
     errors as errors,
     nn as nn,
     numpy as numpy,
+    optim as optim,
+    random as random,
+)
+from ._checkpoint import (
+    checkpoint as checkpoint,
+    checkpoint_name as checkpoint_name,
+    remat as remat,
+    save_only_names as save_only_names,
 )
 from ._collectives import (
     all_gather as all_gather,
@@ -24,6 +33,23 @@ from ._collectives import (
     pvary as pvary,
 )
 from ._compile import jit as jit, lower as lower
+from ._control import (
+    associative_scan as associative_scan,
+    cond as cond,
+    fori_loop as fori_loop,
+    map as map,
+    scan as scan,
+    switch as switch,
+    while_loop as while_loop,
+)
+from ._custom import custom_jvp as custom_jvp, custom_vjp as custom_vjp
+from ._custom_call import custom_call as custom_call
+from ._derivatives import (
+    hessian as hessian,
+    jacfwd as jacfwd,
+    jacrev as jacrev,
+    linear_transpose as linear_transpose,
+)
 from ._vmap import vmap as vmap
 from .api import (
     eval_shape as eval_shape,

@@ -136,7 +136,7 @@ def axis_index(axis_name: str) -> Array:
     >>> pf.vmap(lambda x: x + axis_index("i"), axis_name="i")(np.zeros(3, np.int32))
     Array([0, 1, 2], dtype=int32)
     """
-    return prims.axis_index(axis_name, _size("axis_index", axis_name))  # type: ignore[no-any-return]
+    return prims.axis_index(axis_name, _size("axis_index", axis_name))
 
 
 def axis_size(axis_name: str) -> int:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from . import _tracing as tracing
+from ._static import Static, StaticParameters
 from .api import Function, check_callable, decorator, is_index, specs_from_annotations, wraps
 from .lower.program import Program, build_program
 from .lower.runner import compile_flat
@@ -14,8 +15,11 @@ from .trace.annotations import annotations_of
 from .trace.array import Array
 from .trace.aval import Aval, scalar_array, spec as spec
 from .trace.errors import ArgumentError, function_name, message, user_source
+from .trace.primitive import watchers
 from .trace.tracer import bind, current_trace, named_axes
 from .transforms.call import Call
+from .transforms.custom import without_rules
+from .transforms.replay import inline
 from .transforms.simplify import simplify
 
 Runner = Callable[[Sequence[np.ndarray]], List[np.ndarray]]
@@ -47,8 +51,10 @@ class Entry:
         self.calls += 1
         if current_trace() is not None:
             return bind(Call(self.jaxpr), [*self.traced.captures, *leaves])
+        if watchers:  # who looks at each operation sees none of a compiled program
+            return inline(self.jaxpr, leaves)
         if self.run is None:
-            self.run = compile_flat(self.jaxpr, self.names)
+            self.run = compile_flat(without_rules(self.jaxpr), self.names)
         outs = self.run([data(x, a) for x, a in zip(leaves, self.jaxpr.in_avals)])
         for y in outs:
             y.flags.writeable = False
@@ -68,12 +74,17 @@ def data(x: Any, aval: Aval) -> np.ndarray:
 
 
 @decorator
-def jit(f: Function) -> Function:
+def jit(f: Function, *, static_argnums: Union[int, Sequence[int]] = (), static_argnames: Union[str, Sequence[str]] = (),
+        donate_argnums: Union[int, Sequence[int]] = ()) -> Function:
     """`f`, traced and compiled once for each signature: the structures of its arguments and their leaves' types.
 
     On concrete arrays the compiled program runs on the host and gives Arrays. Inside another traced function the call
     is recorded as one equation, so that the program has one sub-graph for `f`, however often it is called. Python code
     in `f` runs only while it is traced; an `if` on an array is an error.
+
+    Static arguments, given by number or by name and passed either way, are Python values that `f` is traced for: it is
+    compiled once for each of them, 1, 1.0 and True being three. They must be hashable. Arrays among the arguments in
+    `donate_argnums` are given up: their memory is free for the call, and using them afterwards is a DonationError.
 
     The wrapper's `explain()` says what was compiled and why; `cache_clear()` forgets it.
 
@@ -82,11 +93,15 @@ def jit(f: Function) -> Function:
     Array([0, 2, 4], dtype=int32)
     """
     cache: Dict[Signature, Entry] = {}
+    static = StaticParameters("jit", f, static_argnums, static_argnames)
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
 
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             kwargs = dict(sorted(kwargs.items()))
+        if static:
+            args, kwargs = static.hide(args, kwargs)
         given = tracing.arguments("jit", f, args, kwargs)
         signature = Signature(len(args), tuple(kwargs), tuple(given.structures), tuple(given.avals),
                               tuple(sorted(named_axes().items())))
@@ -97,7 +112,10 @@ def jit(f: Function) -> Function:
             entry = Entry(tracing.trace(f, given), names, why)
             if not entry.traced.captures:  # what closes over tracers is good for this trace only
                 cache[signature] = entry
-        return entry.traced.outputs(entry.results(given.leaves))
+        results = entry.results(given.leaves)
+        if donated:
+            give_up(f, args, donated, results)
+        return entry.traced.outputs(results)
 
     def explain() -> str:
         """What was compiled, how often it was called, and why it was compiled again."""
@@ -108,6 +126,20 @@ def jit(f: Function) -> Function:
     wrapper.explain = explain  # type: ignore[attr-defined]
     wrapper.cache_clear = cache.clear  # type: ignore[attr-defined]
     return wrapper
+
+
+def give_up(f: Function, args: Sequence[Any], numbers: Sequence[int], results: Sequence[Any]) -> None:
+    """Take the values out of donated Arrays, unless they are traced or are results themselves."""
+    if current_trace() is not None:
+        return
+    kept = {id(y) for y in results}
+    for n in numbers:
+        if not is_index(n) or not -len(args) <= n < len(args):
+            raise ArgumentError(message(f"jit: donate_argnums names argument {n!r}, but {function_name(f)} was called "
+                                        f"with {len(args)} positional arguments", at=user_source(3)))
+        for x in tree.leaves(args[n]):
+            if type(x) is Array and id(x) not in kept:
+                x.donate(f"{function_name(f)}, argument {n}")
 
 
 def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str], arguments: Sequence[str]) -> str:
@@ -122,6 +154,8 @@ def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str], 
         if old.structures != new.structures:
             i = next(i for i, (a, b) in enumerate(zip(old.structures, new.structures)) if a != b)
             before, now = (tree.unflatten(s, range(s.num_leaves)) for s in (old.structures[i], new.structures[i]))
+            if isinstance(before, Static) and isinstance(now, Static):
+                return [f"static argument {arguments[i]} is {now!r}, before {before!r}"]
             return [f"argument {arguments[i]} has another structure: "
                     + tree.first_difference(before, now, "the old", "the new", arguments[i])] * (len(names) + 1)
         return [f"{name} is {b}, before {a}" for name, a, b in zip(names, old.avals, new.avals) if a is not b]
@@ -163,5 +197,5 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
                                     f"seen: {traced.captures[0].describe()}",
                                     "way out: call pf.lower outside of traced functions", at=user_source(2)))
     names = tracing.argument_names(f, args, kwargs)
-    return build_program(simplify(traced.jaxpr), list(zip(names, given.structures)), tuple(n % count for n in numbers),
-                         traced.out_tree, target=target, name=traced.jaxpr.name)
+    return build_program(without_rules(traced.jaxpr), list(zip(names, given.structures)),
+                         tuple(n % count for n in numbers), traced.out_tree, target=target, name=traced.jaxpr.name)

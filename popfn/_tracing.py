@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
+from ._static import shown
 from .trace import tree
 from .trace.annotations import annotations_of, check_arguments, check_result
 from .trace.array import Array
@@ -159,7 +160,7 @@ def trace(f: Callable[..., Any], given: Arguments, follow: bool = False, axes: O
         bindings = None
         if annotations_of(f) is not None:
             bindings = check_arguments(f, bound_arguments(f, traced_args, traced_kwargs))
-        result = f(*traced_args, **traced_kwargs)
+        result = f(*map(shown, traced_args), **{k: shown(x) for k, x in traced_kwargs.items()})
         if bindings is not None:
             check_result(bindings, result)
         outs, out_tree = tree.flatten(result)

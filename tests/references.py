@@ -214,7 +214,8 @@ def reference(primitive: Any, *arrays: np.ndarray) -> Any:
 # ---------------------------------------------------------------------------- whole programs
 #: What gives one of its operands' elements, or a whole number.
 EXACT = frozenset("""abs neg sign floor ceil relu maximum minimum select stop_gradient reshape broadcast transpose
-squeeze slice reverse concat pad iota max min take""".split())
+squeeze slice reverse concat pad iota max min take scatter_set scatter_max scatter_min dynamic_slice
+dynamic_update_slice""".split())
 
 
 class Noise(NamedTuple):
@@ -230,7 +231,7 @@ class Noise(NamedTuple):
         error = np.abs(x) * size
         if dtype.name == "float16":  # below 2 ** -14 its numbers lie 2 ** -24 apart
             error = np.where(x == 0, 0.0, np.maximum(error, 2.0 ** -25))
-        if primitive.name in ("sum", "dot_general", "take_transpose"):  # the terms' roundings, where they cancel
+        if primitive.name in ("sum", "dot_general", "take_transpose", "scatter_add"):  # roundings of what may cancel
             terms = [np.abs(v) if v.dtype.kind == "f" else v for v in operands]
             error = error + 2.0 ** -24 * reference(primitive, *terms)
         if primitive.name == "gelu":  # 1 + tanh cancels below 0

@@ -92,7 +92,7 @@ OPERATIONS = [
     (lambda x, i, b: x[[0, 5]], pf.errors.RangeError, ["index 5 is out of range for axis 0 of size 3"]),
     (lambda x, i, b: x[b], pf.errors.RangeError,
      ["a mask cannot index: the result's shape would depend on its values",
-      "way out: pnp.where(mask, x, 0) keeps the shape"]),
+      "way out: pnp.where(mask, x, 0) keeps the shape; a mask that is known indexes as x[np.nonzero(mask)]"]),
     (lambda x, i, b: x["a"], pf.errors.RangeError,
      ["an index is an int, a slice, `...`, None or an integer array, got 'a'"]),
     (lambda x, i, b: x[..., ...], pf.errors.RangeError, ["an index holds one `...` at most"]),
@@ -105,7 +105,7 @@ OPERATIONS = [
     (lambda x, i, b: range(x.sum()), TypeError, ["only an integer scalar can be an index", "the array: {sum}"]),
     (lambda x, i, b: x.__setitem__(0, 1), TypeError,
      ["arrays are immutable: x[...] = value is not possible",
-      "way out: build the new array with pnp.where(mask, value, x) or pnp.concatenate(...)"]),
+      "way out: x.at[...].set(value) is the new array, or pnp.where(mask, value, x)"]),
 ]
 
 

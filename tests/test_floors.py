@@ -16,10 +16,12 @@ LONGEST = 600  # lines
 FLOORS = [
     ["popfn.trace"],
     ["popfn.trace.prims"],
-    ["popfn.numpy", "popfn.nn", "popfn._indexing", "popfn._operators", "popfn._promotion"],
+    ["popfn.numpy", "popfn.nn", "popfn.random", "popfn.optim", "popfn.debug", "popfn._collectives", "popfn._indexing",
+     "popfn._at", "popfn._operators", "popfn._promotion"],
     ["popfn.transforms"],
     ["popfn.lower"],
-    ["popfn.api", "popfn._tracing", "popfn._compile", "popfn._vmap", "popfn._collectives"],
+    ["popfn.api", "popfn._tracing", "popfn._compile", "popfn._static", "popfn._control", "popfn._vmap", "popfn._custom",
+     "popfn._custom_call", "popfn._checkpoint", "popfn._derivatives"],
     ["popfn"],
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

@@ -1,5 +1,7 @@
 """pf.jit: one compilation per signature, one call equation inside traces, eager values."""
+import re
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -171,3 +173,94 @@ def test_it_keeps_name_signature_and_docstring():
     assert f.__name__ == "f" and f.__doc__ == "Doc." and f(3).item() == 6
     import inspect
     assert list(inspect.signature(f).parameters) == ["x", "y"]
+
+
+# ---------------------------------------------------------------------------- static arguments
+def power(x, n, *, scale=1):
+    return x ** n * scale if isinstance(n, int) else x * 0
+
+
+def test_static_arguments_by_number_and_by_name():
+    x = np.array([1.0, 2.0, 3.0], np.float32)
+    for f in (pf.jit(power, static_argnums=1), pf.jit(power, static_argnames="n"), pf.jit(power, static_argnums=(-1,)),
+              pf.jit(static_argnames=("n", "scale"))(power)):
+        for n in (2, 3, 2):
+            np.testing.assert_array_equal(f(x, n), x ** n)
+            np.testing.assert_array_equal(f(x, n=n), x ** n)
+    f = pf.jit(power, static_argnames=("n", "scale"))
+    np.testing.assert_array_equal(f(x, 2, scale=3), 3 * x ** 2)
+    assert f.__name__ == "power"
+
+
+def test_static_arguments_are_equal_in_value_and_type():
+    seen = []
+
+    def f(x, how):
+        seen.append(how)
+        return x
+    g = pf.jit(f, static_argnums=1)
+    for how in (1, 1.0, True, 1, (1, 2), (1.0, 2), (1, 2), "a", None, 0.0, -0.0, float("nan"), float("nan")):
+        g(np.float32(1), how)
+    assert [repr(s) for s in seen] == ["1", "1.0", "True", "(1, 2)", "(1.0, 2)", "'a'", "None", "0.0", "-0.0", "nan"]
+
+
+def test_explain_names_static_arguments():
+    f = pf.jit(power, static_argnums=1)
+    x = np.ones(2, np.float32)
+    f(x, 2), f(x, 3), f(x, 3)
+    assert f.explain().split("\n")[2] == "  2. called 2 times; static argument n is 3 (int), before 2 (int)"
+
+
+def test_static_arguments_inside_other_transforms():
+    f = pf.jit(power, static_argnums=1)
+    x = np.array([1.0, 2.0], np.float32)
+    np.testing.assert_allclose(pf.vmap(lambda v: f(v, 3))(x), x ** 3)
+    np.testing.assert_allclose(pf.grad(lambda v: f(v, 3).sum())(x), 3 * x ** 2)
+    np.testing.assert_allclose(pf.jit(lambda v: f(v, 2) + f(v, 3))(x), x ** 2 + x ** 3)
+
+
+@pytest.mark.parametrize("call, line", [
+    (lambda: pf.jit(power, static_argnums=5), "jit: static_argnums names argument 5, but power"),
+    (lambda: pf.jit(power, static_argnames="m"), "jit: static_argnames names 'm', but power"),
+    (lambda: pf.jit(power, static_argnums=1)(np.float32(1), [2]),
+     "jit: the static argument 1 of power"),
+    (lambda: pf.jit(power, static_argnames="scale")(np.float32(1), 2, scale=np.ones(2)),
+     "cannot be hashed: it is a ndarray"),
+])
+def test_errors_of_static_arguments(call, line):
+    with pytest.raises(pf.errors.ArgumentError, match=re.escape(line)) as caught:
+        call()
+    assert re.search(r"at \S*test_jit\.py:\d+, in <lambda>", str(caught.value)), str(caught.value)
+
+
+# ---------------------------------------------------------------------------- donation
+def test_donated_arrays_are_given_up():
+    f = pf.jit(lambda state, x: {"w": state["w"] + x}, donate_argnums=0)
+    state = {"w": pnp.asarray(np.zeros(3, np.float32))}
+    new = f(state, np.float32(1))
+    np.testing.assert_array_equal(new["w"], np.ones(3))
+    for use in (lambda: state["w"] + 1, lambda: np.asarray(state["w"]), lambda: f(state, np.float32(1)),
+                lambda: float(state["w"][0]), lambda: repr(state["w"])):
+        with pytest.raises(pf.errors.DonationError, match=r"this array, f32\[3\], was donated to .*argument 0"):
+            use()
+    assert state["w"].shape == (3,)
+    same = pf.jit(lambda x: x, donate_argnums=0)
+    y = pnp.asarray(np.ones(2, np.float32))
+    np.testing.assert_array_equal(same(y), np.ones(2))
+    data = np.ones(2, np.float32)
+    pf.jit(lambda x: x * 2, donate_argnums=(0,))(data)
+    np.testing.assert_array_equal(data, np.ones(2))  # a NumPy array is its owner's
+
+
+def test_donation_frees_the_memory():
+    x = pnp.asarray(np.ones(4, np.float32))
+    gone = weakref.ref(x.value)
+    pf.jit(lambda x: x + 1, donate_argnums=0)(x)
+    assert gone() is None
+    with pytest.raises(pf.errors.ArgumentError, match="jit: donate_argnums names argument 3"):
+        pf.jit(lambda x: x + 1, donate_argnums=3)(np.float32(1))
+
+
+def test_traced_arguments_are_not_given_up():
+    f = pf.jit(lambda x: x * 2, donate_argnums=0)
+    assert float(pf.grad(lambda x: f(x) * x)(3.0)) == 12

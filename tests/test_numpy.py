@@ -2,6 +2,7 @@
 import itertools
 import operator
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -135,10 +136,15 @@ def used_names(text: str) -> List[str]:
     return [n for n in DATA if re.search(rf"\b{n}\b", text.split("(", 1)[1])]
 
 
-def test_every_public_function_is_in_the_table():
+#: What the files of the other families call.
+TESTED_ELSEWHERE = {name for file in Path(__file__).parent.glob("test_numpy_*.py")
+                    for name in re.findall(r"\b(?:xp|pnp)\.(\w+)", file.read_text("utf-8"))}
+
+
+def test_every_public_function_is_in_a_table():
     assert len(PUBLIC) >= 75
     used = set(re.findall(r"xp\.(\w+)", " ".join(EXPRESSIONS)))
-    assert set(PUBLIC) - used == set()
+    assert set(PUBLIC) - used - TESTED_ELSEWHERE == set()
 
 
 FLOATS = "exp expm1 sin cos tanh erf log sqrt rsqrt reciprocal log1p".split()
@@ -269,13 +275,6 @@ def test_the_other_operators():
             (lambda b: True ^ b, (b,), [False, True, False]),
             (lambda x: divmod(x, 2)[0], (x,), OPERANDS[0] // 2), (lambda x: divmod(7, x)[1], (x,), 7 % OPERANDS[0])]:
         np.testing.assert_allclose(both(f, *args).value, np.asarray(want), rtol=1e-6)
-
-
-def test_bits_have_no_operators():
-    i = pf.Array(np.array([1, 2]))
-    for f in (lambda: i & 1, lambda: 1 | i, lambda: i ^ i, lambda: ~i):
-        with pytest.raises(TypeError, match=r"takes bools, got .*\n.*\n  way out: logical_and, logical_or"):
-            f()
 
 
 METHODS = ["x.T", "x.mT", "x.astype('float16')", "x.reshape(3,2)", "x.reshape((3,2))", "x.reshape(-1)", "x.transpose()",
@@ -416,7 +415,6 @@ ERRORS: List[Tuple[Callable[[], Any], type, str]] = [
     (lambda: pnp.matmul(x, x), ShapeError, "matmul: f32[2,3] @ f32[2,3] do not go together"),
     (lambda: pnp.matmul(x, pf.Array(2.0)), ShapeError, "matmul: f32[2,3] @"),
     (lambda: pnp.tensordot(x, x, axes=1), ShapeError, "dot_general: contracted axes differ in size"),
-    (lambda: pnp.arange(2.5), DtypeError, "arange takes Python integers, got 0, 2.5, 1"),
     (lambda: pnp.zeros((-1,)), ShapeError, "a shape holds sizes of 0 or more, got (-1,)"),
     (lambda: pnp.sign(b), DtypeError, "sign takes signed integers and float16 and float32, got bool[2,3]")]
 DATA_ERRORS: List[Tuple[Callable[[], Any], type, str]] = [

@@ -70,6 +70,14 @@ class AxisError(PopfnError, ValueError):
     """A named axis is not in scope, or a value does not vary over it as it must."""
 
 
+class DonationError(PopfnError, RuntimeError):
+    """An array was used after a call to which it was donated."""
+
+
+class NotFiniteError(PopfnError, ArithmeticError):
+    """An operation made a NaN or an infinity, where `debug.nans` looks for them."""
+
+
 class MissingRuleError(PopfnError, NotImplementedError):
     """A primitive lacks the rule that a transform needs."""
 

@@ -51,7 +51,7 @@ def made(text: str, i: int) -> np.ndarray:
     if dtype.kind == "b":
         return (order % 2 == 0).reshape(shape)
     low, high = map(float, limits.split(":")) if limits else (0, 6) if dtype.kind == "u" else (-2, 2)
-    places = low + (high - low) * (order + (0.37, 0.61, 0.83)[i]) / max(n, 1)
+    places = low + (high - low) * (order + (0.37, 0.61, 0.83, 0.19, 0.47, 0.71)[i]) / max(n, 1)
     values = np.floor(low + order % max(high - low, 1)) if dtype.kind in "iu" else places
     return values.astype(np.float32).astype(dtype).reshape(shape)
 
