@@ -29,6 +29,37 @@ def test_digits_reaches_its_accuracy():
     assert digits["main"]([]) >= 0.96
 
 
+def example(name, *argv):
+    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"](list(argv))
+
+
+def test_characters_learns_to_write(capsys):
+    last = example("characters", "--steps", "60", "--length", "20")
+    out = capsys.readouterr().out
+    first = float(re.search(r"step +7  loss (\d\.\d+)", out).group(1))
+    assert last < first - 0.5 and last < 3.3
+    assert re.search(r"\d{3},\d{3} characters, 1\d\d different ones", out)
+    written = out.split(" s\n")[-1].rstrip("\n")
+    assert written.startswith("The ") and len(written) == 24
+
+
+@pytest.mark.slow
+def test_characters_reaches_its_loss():
+    assert example("characters") < 2.0
+
+
+def test_convolutions_reads_digits(capsys):
+    assert example("convolutions", "--epochs", "4") > 0.93
+    losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", capsys.readouterr().out)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.8
+
+
+def test_curvature_finds_the_largest_eigenvalues(capsys):
+    found = example("curvature", "--count", "2")
+    assert len(found) == 2 and found[0] >= found[1] > 0.3
+    assert capsys.readouterr().out.count("2410 parameters, curvatures") == 3
+
+
 def test_the_readmes_program_runs(capsys):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     program, = re.findall(r"```python\n(.*?)```", text, re.S)
