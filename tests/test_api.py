@@ -133,7 +133,7 @@ def test_wrappers_are_decorators_with_and_without_arguments():
 def test_the_transforms_have_signatures_of_their_own():
     assert list(inspect.signature(pf.grad).parameters) == ["f", "argnums", "has_aux", "allow_int"]
     assert list(inspect.signature(pf.value_and_grad).parameters) == ["f", "argnums", "has_aux", "allow_int"]
-    assert list(inspect.signature(pf.vjp).parameters) == ["f", "primals"]
+    assert list(inspect.signature(pf.vjp).parameters) == ["f", "primals", "has_aux"]
     assert list(inspect.signature(pf.jvp).parameters) == ["f", "primals", "tangents"]
 
 
