@@ -1,28 +1,49 @@
 """The engines of popfn.host against jax.jit of the same maths, on one core.
 
-    python benchmarks/host.py [--rounds N] [--core C]
+    python benchmarks/host.py [--rounds N] [--core C] [steps | first | loops | replicas | memory ...]
 
 Training steps of an MLP (784-512-512-10, batch 64) and of a transformer (4 layers of width 256, 4 sequences of 128
 tokens), through pf.Session on either engine, against donated jax.jit; the time from a function to its first result for
-6 and 12 equal layers on the XLA engine; and the time to compile a loop of 512 steps against one of 8.
+6 and 12 equal layers on the XLA engine; the time to compile a loop of 512 steps against one of 8; a data-parallel step
+of that MLP on 8 replicas against shard_map on 8 devices of XLA, which are threads of another process; and the memory
+that a run takes against the live tensors of the program at its worst moment.
 """
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
+import math
 import os
+import statistics
+import subprocess
+import sys
 import time
-from typing import Any, Callable, Iterator, List
+import tracemalloc
+from typing import Any, Callable, Dict, Iterator, List
 
-import _one_core  # noqa: F401  before the libraries that count cores
+import _one_core  # before the libraries that count cores
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _compare import alternate, row
-from _networks import mlp_data, mlp_ours, mlp_theirs, transformer_data, transformer_ours, transformer_theirs
+from _compare import alternate
+from _networks import RATE, mlp_data, mlp_ours, mlp_theirs, transformer_data, transformer_ours, transformer_theirs
 
 import popfn as pf
 import popfn.host as popxl
+from popfn.host import ops
+from popfn.host.engine import compile_program
+from popfn.host.engine.kernels import KERNELS
+
+MLP = (784, 512, 512, 10)
+REPLICAS = 8
+
+
+def row(name: str, ours: float, theirs: float, gate: float, unit: str = "ms", scale: float = 1e-3) -> None:
+    """Print one comparison and whether it is within its gate."""
+    ratio = ours / theirs
+    print(f"{name:48} {ours / scale:9.2f} {unit} against {theirs / scale:9.2f} {unit}   ratio {ratio:6.3f}"
+          f"   gate {gate:4.2f}   {'met' if ratio <= gate else 'missed'}", flush=True)
 
 
 @contextlib.contextmanager
@@ -42,7 +63,9 @@ def session(step: Callable[..., Any], data: Any, name: str) -> pf.Session:
         return pf.Session(pf.lower(step, params, x, y, state=0, target="host"), state=params)
 
 
-def steps(name: str, ours: Callable[[], Any], theirs: Callable[[], Any], data: Any, rounds: int) -> None:
+# ---------------------------------------------------------------------------- training steps and first results
+def steps(name: str, ours: Callable[[], Any], theirs: Callable[[], Any], data: Any, rounds: int,
+          gates: Dict[str, float]) -> None:
     """Print the rows of one network's training step."""
     params, x, y = data
     jitted = jax.jit(theirs(), donate_argnums=0)
@@ -56,11 +79,11 @@ def steps(name: str, ours: Callable[[], Any], theirs: Callable[[], Any], data: A
         if max(losses) - min(losses) > 1e-4 * abs(losses[2]):
             raise SystemExit(f"{name}: the losses differ: {losses}")
         numpy_s, xla_s, theirs_s = alternate([lambda: numpy.run(x, y), lambda: xla.run(x, y), step_theirs], rounds, 3)
-    row(f"{name}, NumPy engine", numpy_s, theirs_s, 1e-3, "ms")
-    row(f"{name}, XLA engine", xla_s, theirs_s, 1e-3, "ms")
+    row(f"{name}, step, NumPy engine", numpy_s, theirs_s, gates["numpy"])
+    row(f"{name}, step, XLA engine", xla_s, theirs_s, gates["xla"])
 
 
-def first_results(layers: int, rounds: int) -> None:
+def first_results(layers: int, rounds: int, gate: float) -> None:
     """Print the row of the time from a function to its first result on the XLA engine."""
     data = transformer_data(layers)
     params, x, y = data
@@ -72,21 +95,177 @@ def first_results(layers: int, rounds: int) -> None:
     def first_theirs() -> None:
         jax.jit(transformer_theirs())(params, x, y)[1].block_until_ready()
     ours_s, theirs_s = alternate([first_ours, first_theirs], rounds)
-    row(f"{layers} equal layers, first result, XLA", ours_s, theirs_s, 1e-3, "ms")
+    row(f"{layers} equal layers, first result, XLA engine", ours_s, theirs_s, gate)
 
 
-def loop(count: int, name: str) -> float:
-    """Seconds to prepare a program whose loop runs `count` times."""
+# ---------------------------------------------------------------------------- loops
+def loop_program(count: int) -> Any:
+    """A program whose loop runs `count` times."""
     ir = popxl.Ir()
     with ir.main_graph, popxl.in_sequence():
         x = popxl.variable(np.ones((64, 64), np.float32), name="x")
         body = ir.create_graph(lambda x: popxl.ops.tanh(x @ x) * 0.5, x)
         y, = popxl.ops.repeat(body, count, x)
         popxl.ops.var_updates.copy_var_update_(x, y)
-    start = time.process_time()
-    with engine(name), popxl.Session(ir) as s:
-        s.run()
-        return time.process_time() - start
+    return ir
+
+
+def loops(rounds: int) -> None:
+    """Print the rows of what more steps of a loop cost the compiler. Nothing is run."""
+    many, few = loop_program(512), loop_program(8)
+    for name, repeat in (("numpy", 20), ("xla", 1)):
+        many_s, few_s = alternate(
+            [lambda ir=ir, name=name: compile_program(ir, name) for ir in (many, few)], rounds, repeat)
+        row(f"compile a loop of 512 steps or 8, {name}", many_s, few_s, 1.05)
+
+
+# ---------------------------------------------------------------------------- replicas
+def replicated_mlp(name: str) -> Any:
+    """A function that makes a data-parallel step of the MLP on replicas and returns the loss."""
+    params, x, y = mlp_data(MLP)
+    flat = [array for layer in params for array in layer]
+    ir = popxl.Ir(replication=REPLICAS)
+    with ir.main_graph, popxl.in_sequence():
+        load_x = popxl.h2d_stream((len(x) // REPLICAS, x.shape[1]), popxl.float32)
+        load_y = popxl.h2d_stream((len(x) // REPLICAS,), popxl.int32)
+        store = popxl.d2h_stream((), popxl.float32)
+        variables = [popxl.variable(array, name=f"p{i}") for i, array in enumerate(flat)]
+
+        def loss(x: Any, y: Any, *args: Any) -> Any:
+            for w, b in zip(args[:-2:2], args[1:-2:2]):
+                x = ops.gelu(x @ w + b)
+            return ops.nll_loss(ops.softmax(x @ args[-2] + args[-1], 1), y)
+        inputs = [ops.host_load(load_x), ops.host_load(load_y)] + variables
+        forward = ir.create_graph(loss, inputs[0], inputs[1], *variables)
+        call = ops.call_with_info(forward, *inputs)
+        backward = popxl.transforms.autodiff(forward, grads_required=forward.inputs[2:])
+        grads = ops.call(backward.graph, popxl.constant(1.0), inputs_dict=backward.inputs_dict(call))
+        ops.host_store(store, call.outputs[0])
+        for v, grad in zip(variables, grads):
+            ops.var_updates.accumulate_(v, ops.collectives.replicated_all_reduce(grad, "mean"), -RATE)
+    with engine(name):
+        session = popxl.Session(ir)
+    session.__enter__()  # it stays attached while the process lasts
+    feeds = {load_x: x.reshape(REPLICAS, -1, x.shape[1]), load_y: y.reshape(REPLICAS, -1)}
+    return lambda: float(session.run(feeds)[store].mean())
+
+
+def sharded_mlp() -> Any:
+    """The same by shard_map on as many devices."""
+    from jax.sharding import Mesh, PartitionSpec
+    shard_map: Any = jax.shard_map if hasattr(jax, "shard_map") else __import__(
+        "jax.experimental.shard_map", fromlist=["shard_map"]).shard_map
+    params, x, y = mlp_data(MLP)
+    local = mlp_theirs()
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        new, value = local(params, x, y)  # by plain gradient descent the mean of the steps is the step by the mean
+        return jax.lax.pmean(new, "r"), jax.lax.pmean(value, "r")
+    mesh = Mesh(np.array(jax.devices()), ("r",))
+    rows, same = PartitionSpec("r"), PartitionSpec()
+    jitted = jax.jit(shard_map(step, mesh=mesh, in_specs=(same, rows, rows), out_specs=(same, same)), donate_argnums=0)
+    state = [jax.tree_util.tree_map(jnp.asarray, params)]
+
+    def run() -> float:
+        state[0], value = jitted(state[0], x, y)
+        jax.block_until_ready(state[0])
+        return float(value)
+    return run
+
+
+def serve_sharded() -> None:
+    """In the other process: make a step for each line, and answer with the loss and the seconds."""
+    run = sharded_mlp()
+    for _ in sys.stdin:
+        start = time.process_time()
+        value = run()
+        print(value, time.process_time() - start, flush=True)
+
+
+def replicas(rounds: int) -> None:
+    """Print the rows of the data-parallel step."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={REPLICAS}"
+    command = [sys.executable, __file__, "--core", str(_one_core.CORE), "sharded"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, "XLA_FLAGS": flags}) as other:
+        assert other.stdin is not None and other.stdout is not None
+
+        def theirs() -> List[float]:
+            print(file=other.stdin, flush=True)
+            return [float(word) for word in other.stdout.readline().split()]
+        runs = {name: replicated_mlp(name) for name in ("numpy", "xla")}
+        times: Dict[str, List[float]] = {name: [] for name in (*runs, "theirs")}
+        for i in range(rounds + 3):  # the first ones compile and warm up
+            losses = []
+            for name, run in runs.items():
+                start = time.process_time()
+                losses.append(run())
+                times[name].append(time.process_time() - start)
+            loss, seconds = theirs()
+            times["theirs"].append(seconds)
+            if max(abs(x - loss) for x in losses) > 1e-3 * abs(loss):
+                raise SystemExit(f"the losses of the replicas differ in step {i}: {losses}, {loss}")
+        other.stdin.close()
+    numpy_s, xla_s, theirs_s = (statistics.median(seen[3:]) for seen in times.values())
+    row(f"MLP, {REPLICAS} replicas, step, NumPy engine", numpy_s, theirs_s, 0.5)
+    row(f"MLP, {REPLICAS} replicas, step, XLA engine", xla_s, theirs_s, 0.5)
+
+
+# ---------------------------------------------------------------------------- memory
+def size(t: Any) -> int:
+    """The bytes of a tensor."""
+    return math.prod(t.shape) * t.dtype.as_numpy().itemsize
+
+
+def live_bytes(graph: Any) -> int:
+    """The most bytes that the tensors which a graph makes need at one time, those of the graphs it calls included.
+
+    Views need none. The inputs are not counted, nor are variables and constants.
+    """
+    owner: Dict[Any, Any] = {}  # the tensor whose memory a view shows
+    last: Dict[Any, int] = {t: len(graph.ops) for t in graph.outputs}
+    for i, op in enumerate(graph.ops):
+        kernel = KERNELS.get(op.kind)
+        is_view = kernel is not None and (kernel.view is not None or kernel.writes) or op.kind.endswith("_")
+        for t in op.outputs:
+            owner[t] = owner.get(op.inputs[0], op.inputs[0]) if is_view and op.inputs else t
+        for t in op.inputs:
+            last[owner.get(t, t)] = max(i, last.get(owner.get(t, t), 0))
+    for t in graph.outputs:
+        last[owner.get(t, t)] = len(graph.ops)
+    live = peak = 0
+    for i, op in enumerate(graph.ops):
+        made = [t for t in op.outputs if owner[t] is t]
+        live += sum(map(size, made))
+        inside = max([live_bytes(g) - sum(map(size, g.outputs)) for g in op.called], default=0)
+        peak = max(peak, live + max(inside, 0))
+        gone = {owner.get(t, t) for t in (*op.inputs, *op.outputs)}
+        live -= sum(size(t) for t in gone if t in owner and owner[t] is t and last.get(t, i) <= i)
+    return peak
+
+
+def memory(name: str, step: Callable[[], Any], data: Any) -> None:
+    """Print the rows of the memory of one network's training step."""
+    params, x, y = data
+    wanted = {}
+    for engine_name in ("numpy", "xla"):
+        ir = pf.lower(step(), params, x, y, state=0, target="host").take().ir
+        wanted[engine_name] = live_bytes(ir.main_graph) + sum(map(size, ir.main_graph.variables))
+        feeds = {s: [np.zeros(s.shape, s.dtype.as_numpy())] for s in ir.get_all_h2d_streams()}
+        results = {s: [np.zeros(s.shape, s.dtype.as_numpy())] for s in ir.get_all_d2h_streams()}
+        if engine_name == "xla":
+            peak = compile_program(ir, engine_name).peak_bytes
+        else:
+            gc.collect()
+            tracemalloc.start()
+            executable = compile_program(ir, engine_name)
+            executable.run(feeds, results)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        row(f"{name}, memory of a run, {engine_name}", peak, wanted[engine_name], 1.5, "MB", 1e6)
+
+
+PARTS = ("steps", "first", "loops", "replicas", "memory")
 
 
 def main() -> None:
@@ -94,15 +273,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--core", type=int, default=0)
-    rounds = parser.parse_args().rounds
-    steps("MLP 784-512-512-10", mlp_ours, mlp_theirs, mlp_data((784, 512, 512, 10)), rounds)
-    steps("transformer, 4 layers", transformer_ours, transformer_theirs, transformer_data(4), max(5, rounds // 3))
-    first_results(6, max(3, rounds // 7))
-    first_results(12, max(3, rounds // 7))
-    for name in ("numpy", "xla"):
-        few, many = ([loop(n, name) for _ in range(5)] for n in (8, 512))
-        print(f"loop, {name}: first result with 512 steps {min(many) * 1e3:.1f} ms, with 8 steps "
-              f"{min(few) * 1e3:.1f} ms (the steps themselves included)", flush=True)
+    parser.add_argument("parts", nargs="*", help="what to measure: all unless told", default=PARTS)
+    arguments = parser.parse_args()
+    rounds, parts = arguments.rounds, arguments.parts
+    if parts == ["sharded"]:
+        serve_sharded()
+    if "steps" in parts:
+        steps("MLP", mlp_ours, mlp_theirs, mlp_data(MLP), rounds, {"numpy": 1.7, "xla": 1.05})
+        steps("transformer", transformer_ours, transformer_theirs, transformer_data(4), max(5, rounds // 3),
+              {"numpy": 0.9, "xla": 0.85})
+    if "first" in parts:
+        first_results(6, max(3, rounds // 7), 0.5)
+        first_results(12, max(3, rounds // 7), 0.3)
+    if "loops" in parts:
+        loops(rounds)
+    if "replicas" in parts:
+        replicas(rounds)
+    if "memory" in parts:
+        memory("MLP", mlp_ours, mlp_data(MLP))
+        memory("transformer", transformer_ours, transformer_data(4))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 
 import popfn.host as popxl
 from popfn.host.engine import compile_program
+from popfn.host.errors import popart_exception
 
 pytest.importorskip("jax")
 ops, updates = popxl.ops, popxl.ops.var_updates
@@ -51,6 +52,7 @@ def test_jax_is_imported_only_when_chosen_and_missed_with_advice():
 import sys
 import popfn.host as popxl
 from popfn.host.engine import compile_program
+from popfn.host.errors import popart_exception
 ir = popxl.Ir()
 with ir.main_graph:
     v = popxl.variable(0)
@@ -85,6 +87,21 @@ def test_a_kind_without_a_kernel_is_named():
     ir.main_graph.ops[0].kind = "frobnicate"
     with pytest.raises(NotImplementedError, match="no kernel for the op 'frobnicate', which makes "):
         compile_program(ir, "xla")
+
+
+@pytest.mark.parametrize("engine", ["numpy", "xla"])
+def test_64_bit_inputs_are_narrowed_unless_told(engine, monkeypatch):
+    """Whatever the stream is of."""
+    monkeypatch.setenv("POPFN_ENGINE", engine)
+    ir = popxl.Ir()
+    with ir.main_graph:
+        load, store = popxl.h2d_stream((2,), popxl.float64), popxl.d2h_stream((2,), popxl.float64)
+        ops.host_store(store, ops.host_load(load) + 1.0)
+    data = np.array([0.1, 0.2])
+    with popxl.Session(ir) as session:
+        np.testing.assert_array_equal(session.run({load: data}, downcast_inputs=False)[store], data + 1)
+        with pytest.raises(popart_exception, match="type discrepancy: the input for .* is of float32"):
+            session.run({load: data})
 
 
 # State
@@ -214,6 +231,27 @@ def test_transfers_may_be_more_than_announced():
         assert [int(x) for x in outputs] == wanted
 
 
+def test_inputs_may_change_after_a_run():
+    """The array is where XLA reads it without a copy, and nothing but the state tells that the run is over."""
+    ir, n = popxl.Ir(), 600
+    with ir.main_graph:
+        load = popxl.h2d_stream((n, n), popxl.float32)
+        v = popxl.variable(np.zeros((n, n), np.float32), name="v")
+        x = ops.host_load(load)
+        updates.copy_var_update_(v, x @ x @ x @ x + x)
+    executable = compile_program(ir, "xla")
+    executable.write(v, v.data)
+    room = np.zeros(n * n + 16, np.float32)
+    start = -room.ctypes.data // 4 % 16
+    data = room[start:start + n * n].reshape(n, n)
+    assert data.ctypes.data % 64 == 0
+    for _ in range(3):
+        data[...] = np.eye(n)
+        executable.run({load: [data]}, {})
+        data[...] = 7
+        np.testing.assert_array_equal(executable.read(v), 2 * np.eye(n))
+
+
 # Loops and calls
 
 
@@ -237,8 +275,6 @@ def test_loops_stay_loops():
 def test_a_graph_that_is_called_often_is_traced_once(monkeypatch):
     from popfn.host.engine import xla_trace, xla_values
 
-    if xla_trace.xla_metadata is None:
-        pytest.skip("this JAX cannot keep calls")
     traced = []
     monkeypatch.setattr(xla_trace, "compute", lambda op, xs: traced.append(op.kind) or xla_values.compute(op, xs))
     ir = popxl.Ir()

@@ -12,7 +12,7 @@ import numpy as np
 
 from popfn.host.engine.batching import is_state
 from popfn.host.engine.plan import Facts, callees, plan_graph
-from popfn.host.engine.program import Pool, Program
+from popfn.host.engine.program import Journal, Pool, Program
 from popfn.host.engine.replicas import Expansion
 from popfn.host.engine.writer import Writer
 from popfn.host.tensor import Shard, Tensor
@@ -25,24 +25,33 @@ class Executable:
         source: The generated Python.
     """
 
-    def __init__(self, source: str, main: Callable[..., None], storage: Dict[Tensor, np.ndarray]) -> None:
+    def __init__(
+        self, source: str, main: Callable[..., None], storage: Dict[Tensor, np.ndarray], journal: Journal
+    ) -> None:
         self.source = source
         self._main = main
         self._storage = storage
+        self._journal = journal
 
     def run(self, inputs: Mapping[Any, Sequence[np.ndarray]], outputs: Mapping[Any, Sequence[np.ndarray]]) -> None:
-        """Run the program once. If it raises, the variables on the device are as they were.
+        """Run the program once. If it raises, the variables on the device and remote memory are as they were.
 
-        What it stored in remote memory before stays there, and an interrupt from the keyboard while the state is being
-        written, at the end, may leave part of that new.
+        But an interrupt from the keyboard while the variables are being written, at the end, may leave part of them
+        new.
 
         Args:
             inputs: For each stream that the program loads, the tensors in order: C-contiguous arrays of the stream's
                 shape and dtype, behind an axis for the replicas if there are several.
             outputs: For each stream that it stores to, the arrays to fill.
         """
-        with np.errstate(all="ignore"):
-            self._main(inputs, outputs)
+        try:
+            with np.errstate(all="ignore"):
+                self._main(inputs, outputs)
+        except BaseException:
+            self._journal.undo()
+            raise
+        finally:
+            self._journal.clear()
 
     def write(self, t: Tensor, array: np.ndarray) -> None:
         """Set a variable or shard on the device: to one value for all replicas, or to a row for each."""
@@ -81,7 +90,7 @@ def _compile(ir: Any) -> Executable:
     if replicas > 1 or any("group" in op.attrs for graph in _callees_first(main_graph) for op in graph.ops):
         expansion = Expansion(main_graph, replicas)
         main_graph, states = expansion.main_graph, expansion.states
-        program = Program(replicas, frozenset(expansion.buffers))
+        program = Program(replicas, frozenset(expansion.buffers), frozenset(expansion.uneven))
     graphs = _callees_first(main_graph)
     depth = dict.fromkeys(graphs, 0)
     by_reference: Dict[Any, Set[int]] = {graph: set() for graph in graphs}
@@ -98,7 +107,7 @@ def _compile(ir: Any) -> Executable:
         Writer(program, pools.setdefault(depth[graph], Pool(program)), plan, facts).write()
     storage = {t: _storage(program, t, states) for t in ir.main_graph.tensors if is_state(t)}
     source, main = program.finish()
-    return Executable(source, main, storage)
+    return Executable(source, main, storage, program.journal)
 
 
 def _storage(program: Program, t: Any, states: Dict[Tensor, Any]) -> np.ndarray:

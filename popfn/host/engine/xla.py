@@ -1,8 +1,9 @@
-"""The XLA engine: an Ir becomes one compiled function of JAX, from state and streams to state and streams.
+"""The XLA engine: an Ir becomes a compiled function of JAX, from state and streams to state and streams.
 
-The state is donated, so it is updated where it is. Calls of a graph that are worth it stay calls, a repeat is a loop, a
-conditional a branch. The axis of the replicas is spread over the devices of JAX, if there are several; with
-`jax.distributed`, over those of several processes.
+The state is donated, so it is updated where it is. A graph that is called often is compiled once for all its calls,
+which makes the program a list of compiled functions (see `xla_parts`). A repeat is a loop, a conditional a branch. The
+axis of the replicas is spread over the devices of JAX, if there are several; with `jax.distributed`, over those of
+several processes.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import jax
 import jax.experimental
 import numpy as np
 
+from popfn.host.engine import xla_faults, xla_parts
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
 from popfn.host.engine.xla_state import Devices, Group, Slot, grouped
@@ -46,14 +48,20 @@ class Executable:
         self._loads = [key[1] for key in self._facts.effects(main) if key[0] == "host_load"]
         self._stores = [key[1] for key in self._facts.effects(main) if key[0] == "host_store"]
         self._prints = any(op.kind == "print_tensor" for graph in self._facts.graphs for op in graph.ops)
+        self._errors: List[BaseException] = []  # what went wrong when values were printed
+        has_kept = any(map(self._facts.is_kept, self._facts.graphs))
+        self._has_parts = has_kept and not self._prints and not self._devices.is_spread
         self._is_wide = _has_dtype(self._facts.graphs, 8)
         self._options = {"xla_allow_excess_precision": False} if _has_dtype(self._facts.graphs, 2) else {}
+        self._has_faults = False
         self._groups = grouped(self._find_state(), self._devices)
         self._places: Dict[Any, Tuple[Group, int]] = {
             slot.key: (group, i) for group in self._groups for i, slot in enumerate(group.slots)
         }
         self._written = [group for group in self._groups if group.written]
         self._kept = [group for group in self._groups if not group.written]
+        # How many arrays of the state a run may overwrite: not if it may fail, after which they are needed.
+        self._donated = 0 if self._has_faults or self._prints else len(self._written)
         constants = dict.fromkeys(t for t in main.constants if t.data.nbytes > _EMBEDDED_BYTES)
         self._constants = {t: self._devices.put(_stored(t.data, t.dtype), False) for t in constants}
         self._compiled: Dict[Tuple[int, ...], Compiled] = {}
@@ -66,32 +74,77 @@ class Executable:
         text: str = next(iter(self._compiled.values())).function.as_text()
         return text
 
+    @property
+    def peak_bytes(self) -> int:
+        """The memory of the devices that a run takes at most, with the state."""
+        function = next(iter(self._compiled.values())).function
+        if isinstance(function, xla_parts.Program):
+            return function.peak_bytes
+        stats = function.memory_analysis()
+        sizes = (stats.argument_size_in_bytes, stats.output_size_in_bytes, stats.temp_size_in_bytes)
+        total: int = sum(sizes) - stats.alias_size_in_bytes
+        return total
+
     # Runs
 
     def run(self, inputs: Mapping[Any, Sequence[np.ndarray]], outputs: Mapping[Any, Sequence[np.ndarray]]) -> None:
-        """Run the program once. If it raises before the devices start, the variables are as they were.
+        """Run the program once. If it raises, the variables on the devices and remote memory are as they were.
+
+        But after an error of JAX, or an interrupt from the keyboard while the devices run, they may be lost or new.
 
         Args:
             inputs: For each stream that the program loads, the tensors in order: C-contiguous arrays of the stream's
                 shape and dtype, with a leading axis if there are several replicas.
             outputs: For each stream that it stores to, the arrays to fill.
+
+        Raises:
+            ValueError: If an array to fill is read-only or of another shape.
+            popart_exception: If an offset into a remote buffer is out of range.
         """
+        self._check_outputs(outputs)
         counts = [len(inputs[s]) for s in self._loads] + [len(outputs[s]) for s in self._stores]
         compiled = self._for_transfers(tuple(counts))
         loaded = [self._loaded(inputs[s], s.dtype) for s in self._loads]
+        if self._prints and hasattr(compiled.function, "_call"):
+            # In later runs JAX 0.4.13 would take a short cut that forgets what keeps the prints in order, and fail.
+            compiled.function._call = None
         with self._wide():
-            results, stored = compiled.function(
+            results = compiled.function(
                 [group.array() for group in self._written],
                 [group.array() for group in self._kept],
                 list(self._constants.values()),
                 loaded,
             )
+            if self._has_faults:
+                xla_faults.check(self._facts.numbers, self._replicas, self._devices.get(results[-1], False))
+            if self._prints:
+                self._finish_printing()
             for group, array in zip(self._written, results):
                 group.on_device = array
-            for (stream, mapped), array in zip(compiled.outputs, stored):
+            for (stream, mapped), array in zip(compiled.outputs, results[len(self._written) :]):
                 self._fill(outputs[stream], self._devices.get(array, mapped), mapped, stream.dtype)
-        if self._prints:
-            jax.effects_barrier()
+        # The devices may read the inputs where the caller has them, who may change them from now on. What was stored
+        # tells that all is over, unless that was the work of an earlier part.
+        if self._has_parts or not compiled.outputs:
+            jax.block_until_ready(results)
+
+    def _check_outputs(self, outputs: Mapping[Any, Sequence[np.ndarray]]) -> None:
+        """Refuse arrays that cannot be filled, before anything changes."""
+        lead = (self._devices.local,) if self._devices.local > 1 else ()
+        for stream in self._stores:
+            for array in outputs[stream]:
+                if array.shape != lead + stream.shape or not array.flags.writeable:
+                    raise ValueError(
+                        f"the output array for {stream} cannot be filled: it has the shape {array.shape}, expected "
+                        f"{lead + stream.shape}, and is {'writable' if array.flags.writeable else 'read-only'}."
+                    )
+
+    def _finish_printing(self) -> None:
+        """Wait until all is printed, and raise the first error in that."""
+        jax.effects_barrier()
+        errors, self._errors[:] = self._errors[:], []
+        if errors:
+            raise errors[0]
 
     def _loaded(self, arrays: Sequence[np.ndarray], dtype: Any) -> Any:
         is_mapped = self._replicas > 1
@@ -132,7 +185,7 @@ class Executable:
         group, i = self._places[variable if remote is None else remote[0]]
         with self._wide():
             part = group.part(i, to_write)
-        return part if remote is None else part[:, remote[1]] if group.mapped else part[remote[1]]
+        return part if remote is None else part[:, remote[1]] if group.mapped else part[remote[1], ...]
 
     def _wide(self) -> Any:
         """A block in which JAX has 64-bit types, if the program has them."""
@@ -161,6 +214,8 @@ class Executable:
         facts = [(mapped and self._replicas > 1, False) for _, _, mapped in state.values()]
         while True:
             tracing = self._tracing((1,) * (len(self._loads) + len(self._stores)), True)
+            fault = tracing.effects.get(xla_faults.KEY)
+            fault = fault and Cell(fault.value)  # the cell changes
             values = [Value(None, mapped) for mapped, _ in facts]
             cells = self._follow(tracing, dict(zip(state, values)))
             after = [
@@ -170,6 +225,7 @@ class Executable:
             is_stable = [mapped for mapped, _ in after] == [mapped for mapped, _ in facts]
             facts = after
             if is_stable:
+                self._has_faults = fault is not None and tracing.effects[xla_faults.KEY].value is not fault.value
                 break
         return [
             Slot(key, tuple(shape), storage_dtype(dtype), mapped, written)
@@ -178,6 +234,9 @@ class Executable:
 
     def _tracing(self, counts: Sequence[int], is_abstract: bool) -> Tracing:
         tracing = Tracing(self._facts, self._replicas, self._devices.is_spread, is_abstract)
+        tracing.print_errors = self._errors
+        if xla_faults.KEY in self._facts.effects(self._ir.main_graph):
+            tracing.effects[xla_faults.KEY] = Cell(Value(None if is_abstract else xla_faults.none()))
         is_mapped = self._replicas > 1
         for stream, count in zip(self._loads, counts):
             tracing.loaded[stream] = Value(None, is_mapped), count
@@ -211,6 +270,7 @@ class Executable:
 
         def program(written: List[Any], kept: List[Any], constants: List[Any], loaded: List[Any]) -> Any:
             tracing = self._tracing(counts, False)
+            tracing.makes_parts = self._has_parts
             tracing.constants.update(zip(self._constants, constants))
             for stream, array, count in zip(self._loads, loaded, counts):
                 tracing.loaded[stream] = Value(array, is_mapped), count
@@ -227,7 +287,8 @@ class Executable:
             if self._devices.is_spread:
                 stored = [tracing.promoted(value, True) for value in stored]
             stored_mapped[:] = [value.mapped for value in stored]
-            return results, [value.array for value in stored]
+            results += [value.array for value in stored]
+            return results + [xla_faults.first(tracing)] if self._has_faults else results
 
         avals = [
             [group.aval for group in self._written],
@@ -235,14 +296,20 @@ class Executable:
             [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self._constants.values()],
             [self._stream_aval(stream, count) for stream, count in zip(self._loads, counts)],
         ]
+        compiled: Any
         with enable_x64(True):
-            jitted = self._jit(program, avals)
-            compiled = jitted.lower(*avals).compile(**({"compiler_options": self._options} if self._options else {}))
+            if self._has_parts:
+                compiled = xla_parts.Program(jax.make_jaxpr(program)(*avals), self._donated, self._options)
+            else:
+                jitted = self._jit(program, avals)
+                options = {"compiler_options": self._options} if self._options else {}
+                compiled = jitted.lower(*avals).compile(**options)
         return Compiled(compiled, list(zip(self._stores, stored_mapped)))
 
     def _jit(self, program: Any, avals: Any) -> Any:
+        donated = (0,) if self._donated else ()
         if not self._devices.is_spread:
-            return jax.jit(program, donate_argnums=0)
+            return jax.jit(program, donate_argnums=donated)
         sharding = self._devices.sharding
         written = [sharding[group.mapped] for group in self._written]
         ins = (
@@ -251,8 +318,8 @@ class Executable:
             [sharding[False] for _ in self._constants],
             [sharding[True] for _ in self._loads],
         )
-        stored = [sharding[True] for _ in self._stores]
-        return jax.jit(program, in_shardings=ins, out_shardings=(written, stored), donate_argnums=0)
+        outs = written + [sharding[True] for _ in self._stores] + [sharding[False]] * self._has_faults
+        return jax.jit(program, in_shardings=ins, out_shardings=outs, donate_argnums=donated)
 
     def _stream_aval(self, stream: Any, count: int) -> Any:
         lead = ((self._replicas,) if self._replicas > 1 else ()) + ((count,) if count > 1 else ())

@@ -6,30 +6,30 @@ has a leading axis for them, all others are computed once. Which are which is fo
 """
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Set, Tuple
+import math
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from popfn.host.engine import xla_collectives
+from popfn.host.engine import xla_collectives, xla_faults, xla_parts
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
+from popfn.host.engine.variance import collective_in
+from popfn.host.engine.xla_sharing import StandIn, stand_in
 from popfn.host.engine.xla_storage import Cell, Value, View
 from popfn.host.engine.xla_values import compute
 from popfn.host.ops._print import print_value
 from popfn.host.tensor import Constant
 
-try:
-    from jax.experimental import xla_metadata
-except ImportError:  # JAX on Python 3.8, which cannot keep calls
-    xla_metadata = None  # type: ignore[assignment]
-
 # A graph that is called at least so often stays a function of the program, which saves time to compile it again.
 _KEPT_CALLS = 3
 # Unless it is small: a function that is called is not fused with what is around it.
 _HEAVY = frozenset(["matmul", "matmul_pow2scaled", "conv", "conv_pow2scaled", "conv_transpose"])
+# A graph may be called in the place of another if it is at most so many times as much work.
+_STAND_IN_WORK = 1.5
 
 
 class Facts:
@@ -38,7 +38,10 @@ class Facts:
     def __init__(self, main: Any) -> None:
         self.graphs: Dict[Any, None] = {}
         self.calls: Dict[Any, int] = {}  # how many ops call a graph
+        self.numbers: Dict[Any, int] = {}  # of the ops that may find something wrong with a run
         self._effects: Dict[Any, Dict[Any, None]] = {}
+        self._works: Dict[Any, int] = {}
+        self._stand_ins: Dict[Any, Optional[StandIn]] = {}
         self._visit(main)
 
     def _visit(self, graph: Any) -> None:
@@ -46,6 +49,8 @@ class Facts:
             return
         self.graphs[graph] = None
         for op in graph.ops:
+            if op.kind in xla_faults.REMOTE or self.must_agree(op):
+                self.numbers[op] = len(self.numbers)
             for called in op.called:
                 self.calls[called] = self.calls.get(called, 0) + 1
                 self._visit(called)
@@ -60,23 +65,45 @@ class Facts:
                     found[op.kind, op.attrs["stream"]] = None  # the position
                 if op.kind == "host_store":
                     found["stored", op.attrs["stream"]] = None
-                elif op.kind in ("remote_load", "remote_load_", "remote_store"):
+                elif op.kind in xla_faults.REMOTE:
                     found["remote", op.attrs["buffer"]] = None
+                    offset = op.inputs[-1]
+                    if not xla_faults.is_within(op, offset.data if isinstance(offset, Constant) else None):
+                        found[xla_faults.KEY] = None
+                elif self.must_agree(op):
+                    found[xla_faults.KEY] = None
                 for called in op.called if op.kind != "remote_code_load" else ():
                     found.update(self.effects(called))
         return found
 
+    def must_agree(self, op: Any) -> bool:
+        """Whether an op is a conditional whose condition must be equal on all replicas."""
+        return op.kind == "conditional" and collective_in(op) is not None
+
     def is_kept(self, graph: Any) -> bool:
         """Whether calls of a graph are calls in the compiled program too."""
-        return (
-            xla_metadata is not None
-            and self.calls.get(graph, 0) >= _KEPT_CALLS
-            and not self.effects(graph)
-            and self._is_heavy(graph)
-        )
+        return self.calls.get(graph, 0) >= _KEPT_CALLS and not self.effects(graph) and self._work(graph) > 0
 
-    def _is_heavy(self, graph: Any) -> bool:
-        return any(op.kind in _HEAVY or any(map(self._is_heavy, op.called)) for op in graph.ops)
+    def _work(self, graph: Any) -> int:
+        """How many multiplications its heavy ops make."""
+        if graph not in self._works:
+            total = 0
+            for op in graph.ops:
+                total += sum(map(self._work, op.called))
+                if op.kind in _HEAVY:
+                    x, y = op.inputs[:2]
+                    each = x.shape[-1] if op.kind.startswith("matmul") else math.prod(y.shape[1:])
+                    total += each * math.prod(op.outputs[0].shape)
+            self._works[graph] = total
+        return self._works[graph]
+
+    def stand_in(self, graph: Any) -> Optional[StandIn]:
+        """A kept graph to call in the place of this one, if there is one that is not much more work."""
+        if graph not in self._stand_ins:
+            limit = 0.0 if self.is_kept(graph) or self.effects(graph) else _STAND_IN_WORK * self._work(graph)
+            wholes = [whole for whole in self.graphs if self.is_kept(whole) and self._work(whole) <= limit]
+            self._stand_ins[graph] = next(filter(None, (stand_in(graph, whole) for whole in wholes)), None)
+        return self._stand_ins[graph]
 
 
 class Tracing:
@@ -97,7 +124,10 @@ class Tracing:
         self.effects: Dict[Any, Cell] = {}  # positions in streams, what was stored to streams, remote buffers
         self.loaded: Dict[Any, Tuple[Value, int]] = {}  # the data of streams, and how many transfers it is
         self.slots: Dict[Any, int] = {}  # the number of transfers of the streams that are stored to
+        self.makes_parts = False  # whether kept calls are compiled on their own
         self.constants: Dict[Any, Any] = {}  # arrays for constants that are arguments of the program
+        self.print_errors: List[BaseException] = []  # of the runs
+        self.taking: Optional[Value] = None  # inside a branch that not all replicas take: which ones do
         self._kept: Dict[Any, Tuple[Any, List[bool]]] = {}
 
     # Values
@@ -129,6 +159,15 @@ class Tracing:
             return Value(None, True)
         array = value.array
         return Value(jnp.broadcast_to(array, (self.replicas,) + np.shape(array)), True)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """A block that traces what runs inside a loop or a branch."""
+        was, self.makes_parts = self.makes_parts, False
+        try:
+            yield
+        finally:
+            self.makes_parts = was
 
     @contextlib.contextmanager
     def abstractly(self) -> Iterator[None]:
@@ -166,7 +205,7 @@ class Tracing:
             if not isinstance(t, Constant):
                 raise AssertionError(f"{t!r} is used before it is made")
             array = self.constants.get(t)
-            if array is None and not self.is_abstract:
+            if array is None:
                 array = t.data.view(storage_dtype(t.dtype)) if t.data.dtype.fields else t.data
             found = env[t] = Cell(Value(array))
         return found
@@ -196,14 +235,21 @@ class Tracing:
         """An op that runs a graph once."""
         graph, modified = op.attrs["graph"], op.attrs["modified"]
         inputs = [self.storage(t, env) for t in op.inputs]
-        if not self.is_abstract and self.facts.is_kept(graph) and _are_apart([inputs[i] for i in modified]):
+        other = self.facts.stand_in(graph) if self.makes_parts and self.replicas == 1 else None
+        if other is not None:
+            outputs = self.call_in_place(other, inputs)
+        elif not self.is_abstract and self._keeps(graph) and _are_apart([inputs[i] for i in modified]):
             outputs = self.kept_call(graph, modified, inputs)
         else:
             outputs = self.body(graph, [x if i in modified else Cell(x.read()) for i, x in enumerate(inputs)])
         env.update(zip(op.outputs, map(Cell, outputs)))
 
+    def _keeps(self, graph: Any) -> bool:
+        """Whether to keep a call: not where what a graph does depends on more than its inputs."""
+        return self.taking is None and self.facts.is_kept(graph)
+
     def kept_call(self, graph: Any, modified: Sequence[int], inputs: Sequence[Any]) -> List[Value]:
-        """Call a graph as a function that XLA does not inline: it is traced and compiled once for all its calls."""
+        """Call a graph as a function that stays one, which is traced and compiled once for all its calls."""
         values = [x.read() for x in inputs]
         mapped = tuple(value.mapped for value in values)
         key = graph, tuple(modified), mapped
@@ -212,21 +258,32 @@ class Tracing:
 
             def function(*arrays: Any) -> Tuple[Any, ...]:
                 inner = Tracing(self.facts, self.replicas, self.is_spread)
-                inner._kept = self._kept
+                inner._kept, inner.print_errors = self._kept, self.print_errors
                 cells = [Cell(Value(array, m)) for array, m in zip(arrays, mapped)]
                 results = inner.body(graph, cells) + [cells[i].value for i in modified]
                 out_mapped[:] = [value.mapped for value in results]
                 return tuple(value.array for value in results)
 
-            function.__name__ = "".join(c if c.isalnum() else "_" for c in graph.name)
+            function.__name__ = xla_parts.PREFIX + "".join(c if c.isalnum() else "_" for c in graph.name)
             self._kept[key] = jax.jit(function), out_mapped
         function, out_mapped = self._kept[key]
-        with xla_metadata.set_xla_metadata(inlineable="false"):
-            arrays = function(*[value.array for value in values])
+        arrays = function(*[value.array for value in values])
         results = [Value(array, m) for array, m in zip(arrays, out_mapped)]
         for i, value in zip(modified, results[len(graph.outputs) :]):
             inputs[i].write(value)
         return results[: len(graph.outputs)]
+
+    def call_in_place(self, other: StandIn, inputs: Sequence[Any]) -> List[Value]:
+        """Call another graph that makes the outputs too. What does not matter to them is any value of the type."""
+        types = [(t.shape, t.dtype) for t in other.graph.inputs]
+        any_of = {kind: inputs[i] for kind, i in zip(types, other.inputs) if i is not None}
+        given = []
+        for kind, i in zip(types, other.inputs):
+            if i is None and kind not in any_of:
+                any_of[kind] = Cell(Value(jnp.zeros(kind[0], storage_dtype(kind[1]))))
+            given.append(any_of[kind] if i is None else inputs[i])
+        made = self.kept_call(other.graph, (), given)
+        return [made[i] for i in other.outputs]
 
     # Loops
 
@@ -250,7 +307,8 @@ class Tracing:
                     given.append(inputs[i].moved(moved) if i in modified else Cell(invariant[i]))
                 return self.body(graph, given) + [moved[cell].value for cell in cells]
 
-            state = self.loop(step, state + [cell.value for cell in cells], count)
+            with self.inside():
+                state = self.loop(step, state + [cell.value for cell in cells], count)
             for cell, value in zip(cells, state[n:]):
                 cell.write(value)
             self.effects.update(zip(keys, cells[len(roots) :]))
@@ -291,18 +349,25 @@ class Tracing:
         def branch(graph: Any, given: Sequence[Value]) -> List[Value]:
             moved = [Cell(value) for value in before]
             self.effects.update(zip(keys, moved))
-            results = self.body(graph, [Cell(value) for value in given])
+            with self.inside():
+                results = self.body(graph, [Cell(value) for value in given])
             self.effects.update(zip(keys, cells))
             return results + [cell.value for cell in moved]
 
         condition = self.one(lambda c: jnp.reshape(c, ()) != 0, values[0])
+        if self.facts.must_agree(op):
+            condition = xla_faults.agreed(self, op, condition)
+            before = [cell.value for cell in cells]
         with self.abstractly():
             both = [branch(*b) for b in branches]
         mapped = [condition.mapped or a.mapped or b.mapped for a, b in zip(*both)]
         if self.is_abstract:
             results = [Value(None, m) for m in mapped]
         elif condition.mapped:
-            both = [branch(*b) for b in branches]
+            both = []
+            for b, is_true in zip(branches, (True, False)):
+                with self.among(condition, is_true):
+                    both.append(branch(*b))
             results = [self.one(jnp.where, condition, a, b) for a, b in zip(*both)]
         else:
             functions = [
@@ -313,6 +378,17 @@ class Tracing:
         for cell, value in zip(cells, results[len(op.outputs) :]):
             cell.write(value)
         env.update(zip(op.outputs, map(Cell, results)))
+
+    @contextlib.contextmanager
+    def among(self, condition: Value, is_true: bool) -> Iterator[None]:
+        """A block that traces a branch which only those replicas take whose condition says so."""
+        was = self.taking
+        taking = self.one(lambda c: c == is_true, condition)
+        self.taking = taking if was is None else self.one(jnp.logical_and, was, taking)
+        try:
+            yield
+        finally:
+            self.taking = was
 
     # Streams
 
@@ -344,7 +420,7 @@ class Tracing:
 
     def remote_load(self, op: Any, env: Dict[Any, Any]) -> None:
         """Read an entry of a remote buffer."""
-        value = self.one(_at, self.effects["remote", op.attrs["buffer"]].value, self.read(op.inputs[-1], env))
+        value = self.one(_at, self.effects["remote", op.attrs["buffer"]].value, self.offset(op, env))
         if op.kind == "remote_load_":
             target = self.storage(op.inputs[0], env)
             target.write(value)
@@ -354,9 +430,16 @@ class Tracing:
 
     def remote_store(self, op: Any, env: Dict[Any, Any]) -> None:
         """Write an entry of a remote buffer."""
-        t, offset = op.inputs
         cell = self.effects["remote", op.attrs["buffer"]]
-        cell.write(self.one(_put_at, cell.value, self.read(offset, env), self.read(t, env)))
+        cell.write(self.one(_put_at, cell.value, self.offset(op, env), self.read(op.inputs[0], env)))
+
+    def offset(self, op: Any, env: Dict[Any, Any]) -> Value:
+        """The offset of an op on a remote buffer. It is checked unless it is known."""
+        value = self.read(op.inputs[-1], env)
+        if xla_faults.is_within(op, value.array):
+            return value
+        xla_faults.note_offset(self, op, value)
+        return value if self.is_abstract else Value(jnp.asarray(value.array), value.mapped)
 
     def nothing(self, op: Any, env: Dict[Any, Any]) -> None:
         """An op without a numeric effect."""
@@ -375,13 +458,19 @@ class Tracing:
         """Print a value while the program runs."""
         value = self.read(op.inputs[0], env)
         if op.attrs["print_self"] and not self.is_abstract:
-            is_mapped = value.mapped
+            is_mapped, errors = value.mapped, self.print_errors
+            taking = True if self.taking is None else self.taking.array
 
-            def write(array: Any) -> None:
-                for row in np.asarray(array) if is_mapped else (np.asarray(array),):
-                    print_value(op, row)
+            def write(array: Any, taking: Any) -> None:
+                # JAX does not recover from an error in a callback that has to keep its place: the run raises it.
+                try:
+                    rows = np.asarray(array) if is_mapped else np.asarray(array)[None]
+                    for row in rows[np.broadcast_to(taking if is_mapped else np.any(taking), len(rows))]:
+                        print_value(op, row)
+                except Exception as error:
+                    errors.append(error)
 
-            jax.debug.callback(write, value.array, ordered=not self.is_spread)
+            jax.debug.callback(write, value.array, taking, ordered=not self.is_spread)
         env[op.outputs[0]] = Cell(value)
 
     def over_ipus(self, op: Any, env: Dict[Any, Any]) -> None:
