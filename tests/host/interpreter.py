@@ -3,8 +3,6 @@
 What an op without replicas computes it takes from the table of kernels, which has tests of its own; storage, control
 flow, transfers and collectives are written out here.
 """
-import itertools
-
 import numpy as np
 
 from popfn.host import _placement
@@ -62,13 +60,25 @@ class Interpreter:
 
     def run(self, inputs, outputs):
         """As `Executable.run`."""
-        self.streams = {stream: itertools.cycle(arrays) for stream, arrays in {**inputs, **outputs}.items()}
+        self.streams = {**inputs, **outputs}
+        self.places = {(stream, r): 0 for stream in self.streams for r in range(self.replicas)}
+        self.taking = list(range(self.replicas))  # the replicas that take the branch
         self.graph(self.ir.main_graph, {})
 
     def rows(self, stream):
-        array = next(self.streams[stream])
-        array = array if self.replicas > 1 else array[np.newaxis]
-        return [array[replica, ...] for replica in range(self.replicas)]
+        """The rows of the replicas that take the branch, by their numbers; they move on."""
+        rows = {}
+        for replica in self.taking:
+            place = self.places[stream, replica]
+            self.places[stream, replica] = (place + 1) % len(self.streams[stream])
+            array = self.streams[stream][place]
+            rows[replica] = (array if self.replicas > 1 else array[np.newaxis])[replica, ...]
+        return rows
+
+    def all_rows(self, rows):
+        """Rows for all replicas: those that do not take the branch get any."""
+        first = next(iter(rows.values()))
+        return [np.array(rows.get(replica, first)) for replica in range(self.replicas)]
 
     def graph(self, graph, values):
         for op in graph.ops:
@@ -141,24 +151,24 @@ class Interpreter:
     # Ops that the engines have no kernels for
 
     def host_load(self, op, ins):
-        return [[np.array(x) for x in self.rows(op.attrs["stream"])]]
+        return [self.all_rows(self.rows(op.attrs["stream"]))]
 
     def host_store(self, op, ins):
-        for row, x in zip(self.rows(op.attrs["stream"]), ins[0]):
-            row[...] = x
+        for replica, row in self.rows(op.attrs["stream"]).items():
+            row[...] = ins[0][replica]
         return []
 
     def remote_load(self, op, ins):
-        return [[np.array(self.entry(op.attrs["buffer"], r, x.item())) for r, x in enumerate(ins[0])]]
+        return [self.all_rows({r: self.entry(op.attrs["buffer"], r, ins[0][r].item()) for r in self.taking})]
 
     def remote_load_(self, op, ins):
-        for r, (x, offset) in enumerate(zip(*ins)):
-            x[...] = self.entry(op.attrs["buffer"], r, offset.item())
+        for r in self.taking:
+            ins[0][r][...] = self.entry(op.attrs["buffer"], r, ins[1][r].item())
         return [ins[0]]
 
     def remote_store(self, op, ins):
-        for r, (x, offset) in enumerate(zip(*ins)):
-            self.entry(op.attrs["buffer"], r, offset.item())[...] = x
+        for r in self.taking:
+            self.entry(op.attrs["buffer"], r, ins[1][r].item())[...] = ins[0][r]
         return []
 
     def remote_code_load(self, op, ins):
@@ -179,10 +189,13 @@ class Interpreter:
         return values
 
     def conditional(self, op, ins):
-        chosen = {bool(x.item()) for x in ins[0]}
-        assert len(chosen) == 1
-        then_count = op.attrs["then_count"]
-        then_graph, else_graph = op.attrs["graphs"]
-        if chosen.pop():
-            return self.called(then_graph, ins[1 : 1 + then_count])
-        return self.called(else_graph, ins[1 + then_count :])
+        """Each replica takes its own branch."""
+        first, before = 1 + op.attrs["then_count"], self.taking
+        rows = [{} for _ in op.outputs]
+        for is_true, graph, part in zip((True, False), op.attrs["graphs"], (ins[1:first], ins[first:])):
+            self.taking = [replica for replica in before if bool(ins[0][replica].item()) == is_true]
+            if self.taking:
+                for found, values in zip(rows, self.called(graph, part)):
+                    found.update({replica: values[replica] for replica in self.taking})
+            self.taking = before
+        return [self.all_rows(found) for found in rows]

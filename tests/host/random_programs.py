@@ -21,6 +21,7 @@ class Program:
         self.ir = ir = popxl.Ir(replicas)
         ir.num_host_transfers = transfers
         self.transfers, self.replicas = transfers, replicas
+        self.is_apart = False  # whether the ops are in a branch that not all replicas need to take, without collectives
         self.numbers = itertools.count()
         rng = np.random.default_rng(len(tape))
         self.data = lambda *shape: rng.integers(-4, 5, shape).astype(np.int32)
@@ -89,7 +90,8 @@ class Program:
         ]
         changing = [self.update, self.update, self.update_view, self.update_window]
         moving = [self.load, self.store_any, self.remote_load, self.remote_store, self.remote_load_into]
-        across = [self.all_reduce, self.gather, self.scatter, self.split] if self.replicas > 1 else []
+        across = [self.all_reduce, self.gather, self.scatter, self.split]
+        across = across if self.replicas > 1 and not self.is_apart else []
         control = [self.call, self.repeat, self.branch] * 2 if depth < 3 else []
         return self.pick(simple + changing + moving + across * 2 + control)(pool, depth)
 
@@ -270,11 +272,13 @@ class Program:
 
     def branch(self, pool, depth):
         t = ops.sum(self.pick(pool)) if self.next() % 2 else self.like(pool, ())
-        if self.replicas > 1:
+        was, self.is_apart = self.is_apart, self.is_apart or self.replicas > 1 and self.next() % 2 == 0
+        if self.replicas > 1 and not self.is_apart:
             t = collectives.replicated_all_reduce(t)
         outputs = [self.pick(SHAPES) for _ in range(self.next() % 3)]
         inputs = [[self.pick(pool) for _ in range(self.next() % 3)] for _ in range(2)]
         graphs = [self.graph(chosen, [False] * len(chosen), depth, outputs) for chosen in inputs]
+        self.is_apart = was
         return ops.conditional(ops.greater(t, self.constant(())), *graphs, *inputs)
 
     # Data

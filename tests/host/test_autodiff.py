@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 import popfn.host as popxl
-from popfn.host.engine.kernels import KERNELS
 from popfn.host.errors import popart_exception
 from popfn.host.transforms.autodiff import ExpectedConnection, ExpectedConnectionType, autodiff
 
@@ -56,9 +55,6 @@ def gradients(fn, *values, seeds=None, replication=1, **options):
         required = [t for t in fwd.inputs if t.dtype.is_floating_point]
         count = len(fwd.outputs)
         info = autodiff(fwd, grads_required=required, **options)
-        needed = {op.kind for graph in ir._graphs for op in graph.ops}
-        if not needed <= set(KERNELS):
-            pytest.skip("the engine has no kernel for " + ", ".join(sorted(needed - set(KERNELS))))
         call = ops.call_with_info(fwd, *operands)
         given = [
             popxl.constant(np.ones(t.shape) if seeds is None else seeds[i], t.dtype)
@@ -412,9 +408,6 @@ class TestReplicas:
             fwd = ir.create_graph(fn, operand)
             info = autodiff(fwd)
             call = ops.call_with_info(fwd, operand)
-            needed = {op.kind for graph in ir._graphs for op in graph.ops}
-            if not needed <= set(KERNELS):
-                pytest.skip("the engine has no kernel for " + ", ".join(sorted(needed - set(KERNELS))))
             (grad,) = ops.call(info.graph, given, inputs_dict=info.inputs_dict(call))
         return evaluate(ir, [grad])[0]
 
@@ -441,3 +434,91 @@ class TestReplicas:
     def test_sharded_slice(self):
         grad = self.run(lambda x: ops.collectives.replica_sharded_slice(x), [[1, 2, 3, 4]] * 2, [[5, 6], [7, 8]])
         np.testing.assert_array_equal(grad, [[5, 6, 7, 8]] * 2)
+
+
+# The function of an operand and a group, the operand's shape for groups of `n`, and the loss whose gradient a replica
+# gets. "own": that of the replica, of its operand. The others are for operands that are the same on the replicas of a
+# group, of that common operand: "sum" is that of all in the group, "equal" that of each, which have equal seeds.
+COLLECTIVES = {
+    "gather": (lambda x, group: ops.collectives.replicated_all_gather(x, 0, group), lambda n: (2, 2), "own"),
+    "gather on an axis": (lambda x, group: ops.collectives.replicated_all_gather(x, 1, group), lambda n: (2, 2), "own"),
+    "gather on a new axis": (
+        lambda x, group: ops.collectives.replicated_all_gather(x, 0, group, "new_axis"), lambda n: (3,), "own"),
+    "gather of shards": (
+        lambda x, group: ops.collectives.replicated_all_gather(
+            ops.collectives.replica_sharded_slice(x, group), 0, group), lambda n: (5,), "equal"),
+    "slice": (lambda x, group: ops.collectives.replicated_slice(x, 0, group), lambda n: (2 * n, 2), "sum"),
+    "slice of length 1": (lambda x, group: ops.collectives.replicated_slice(x, 0, group), lambda n: (n, 2), "sum"),
+    "slice on an axis": (lambda x, group: ops.collectives.replicated_slice(x, 1, group), lambda n: (2, 2 * n), "sum"),
+    "sharded slice": (lambda x, group: ops.collectives.replica_sharded_slice(x, group), lambda n: (2 * n,), "sum"),
+    "sharded slice with padding": (
+        lambda x, group: ops.collectives.replica_sharded_slice(x, group), lambda n: (2 * n - 1,), "sum"),
+    "slice of a gather": (
+        lambda x, group: ops.collectives.replicated_slice(
+            ops.collectives.replicated_all_gather(x, 0, group), 0, group), lambda n: (2, 2), "own"),
+}  # fmt: skip
+GROUPS = [(2, 1, 2), (4, 1, 4), (4, 1, 2), (4, 2, 2), (2, 1, 1)]  # replicas, stride, size
+
+
+@pytest.mark.usefixtures("engine")
+class TestGradientsOfCollectives:
+    """Against finite differences of the program for all replicas."""
+
+    def program(self, fn, shape, replicas, stride, size):
+        """What gives, for operands with a row for each replica, the output, and of seeds also the gradient."""
+        ir = popxl.Ir(replicas)
+        with ir.main_graph:
+            group = ir.replica_grouping(stride, size)
+            fwd = ir.create_graph(lambda x: fn(ops.sin(x) * 2.0, group), popxl.TensorSpec(shape, F32))
+            (out,) = fwd.outputs
+            info = autodiff(fwd)
+            loads = [popxl.h2d_stream(s, F32) for s in (shape, out.shape)]
+            x, seed = map(ops.host_load, loads)
+            call = ops.call_with_info(fwd, x)
+            (grad,) = ops.call(info.graph, seed, inputs_dict=info.inputs_dict(call))
+            stores = [popxl.d2h_stream(s, F32) for s in (out.shape, shape)]
+            for stream, t in zip(stores, (call.outputs[0], grad)):
+                ops.host_store(stream, t)
+        session = popxl.Session(ir)
+
+        def run(x, seed):
+            found = session.run({loads[0]: np.float32(x), loads[1]: np.float32(seed)})
+            return [found[s].astype(np.float64) for s in stores]
+
+        return session, run, (replicas,) + tuple(out.shape), group._members()
+
+    @pytest.mark.parametrize("kind", COLLECTIVES)
+    @pytest.mark.parametrize("groups", GROUPS, ids=str)
+    def test_gradient(self, kind, groups):
+        fn, shape_of, loss = COLLECTIVES[kind]
+        shape = shape_of(groups[2])
+        session, run, out_shape, members = self.program(fn, shape, *groups)
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(groups[0],) + shape)
+        seed, step = rng.normal(size=out_shape), 0.05
+        for group in members if loss != "own" else []:
+            x[list(group)] = x[group[0]]
+            if loss == "equal":
+                seed[list(group)] = seed[group[0]]
+        with session:
+            _, grad = run(x, seed)
+            wanted = np.zeros_like(x)
+            for index in np.ndindex(*shape):
+                for together in members if loss != "own" else [[replica] for replica in range(groups[0])]:
+                    rows = list(together)
+                    losses = []
+                    for sign in (1, -1):
+                        moved = x.copy()
+                        moved[(rows,) + index] += sign * step
+                        losses.append((run(moved, seed)[0][rows] * seed[rows]).sum())
+                    slope = (losses[0] - losses[1]) / (2 * step)
+                    wanted[(rows,) + index] = slope / len(rows) if loss == "equal" else slope
+        np.testing.assert_allclose(grad, wanted, 2e-2, 1e-3)
+        assert np.abs(wanted).max() > 0.1
+
+    @pytest.mark.parametrize("kind", ["replicated_all_reduce", "replicated_reduce_scatter"])
+    def test_sums_over_replicas_have_none(self, kind):
+        ir = popxl.Ir(2)
+        fwd = ir.create_graph(getattr(ops.collectives, kind), spec(4))
+        with raises(popart_exception, rf"has no gradient of .* \(what has no gradient here: {kind}\)"):
+            autodiff(fwd)

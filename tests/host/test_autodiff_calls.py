@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import popfn.host as popxl
-from popfn.host.engine.kernels import KERNELS
 from popfn.host.errors import popart_exception
 from popfn.host.transforms.autodiff import ExpectedConnection, ExpectedConnectionType, GradGraphInfo, autodiff
 
@@ -255,8 +254,6 @@ class TestConditional:
 
     @pytest.mark.parametrize("cond", [True, False])
     def test_numbers(self, ir, cond):
-        if "conditional" not in KERNELS:
-            pytest.skip("the engine has no kernel for conditional")
         _, _, fn = self.build(ir)
         x, y, z = [np.array(v, np.float32) for v in ([0.1, 0.2], [3.0, 4.0], [5.5, 6.5])]
         to_x, to_y, to_z = gradients_in(ir, fn, np.array(cond), x, y, z)
@@ -287,8 +284,6 @@ class TestConditional:
             autodiff(fwd, grads_required=fwd.inputs[1:])
 
     def test_branches_that_call_graphs(self, ir):
-        if "conditional" not in KERNELS:
-            pytest.skip("the engine has no kernel for conditional")
         inner = ir.create_graph(lambda x: ops.sin(ops.exp(x)), spec(2))
         then = ir.create_graph(lambda x: ops.call(inner, ops.call(inner, x)[0])[0], spec(2))
         other = ir.create_graph(lambda x: ops.detach(x), spec(2))

@@ -6,7 +6,6 @@ import pytest
 
 import popfn.host as popxl
 from popfn.host import dtypes
-from popfn.host.engine.kernels import KERNELS
 from popfn.host.gradients import RULES
 from popfn.host.transforms.autodiff import autodiff
 
@@ -247,8 +246,6 @@ class Evaluation:
             required = [t for t in fwd.inputs if t.dtype is dtype]
             self.info = autodiff(fwd, grads_required=required)
             kinds = {op.kind for graph in (fwd, self.info.graph) for op in graph.ops}
-            if not kinds <= set(KERNELS):
-                pytest.skip("the engine has no kernel for " + ", ".join(sorted(kinds - set(KERNELS))))
             assert case.kind in kinds
             self.loads = [popxl.h2d_stream(t.shape, t.dtype) for t in fwd.inputs]
             self.seeds = [popxl.h2d_stream(t.shape, t.dtype) for t in fwd.outputs[: self.count]]

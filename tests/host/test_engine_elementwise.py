@@ -33,7 +33,9 @@ UNARY = {
 def test_unary(kind, dtype):
     for data in (SPECIAL, PLAIN, np.float64(1.25), np.zeros(()), np.linspace(-6, 6, 4001)):
         x = np.asarray(data, dtype)
-        check(getattr(ops, kind), quiet(UNARY[kind], x), x, ulps=1 if dtype is np.float16 else 4)
+        ulps = 1 if dtype is np.float16 else 4
+        # The formula of gelu loses its last places near its zero at the left, of which XLA and NumPy lose others.
+        check(getattr(ops, kind), quiet(UNARY[kind], x), x, ulps=ulps, xla_ulps=2 * ulps if kind == "gelu" else None)
 
 
 @pytest.mark.parametrize("kind", ["exp", "relu", "gelu", "geluerf", "swish"])
@@ -105,9 +107,14 @@ def test_binary_of_special_floats(dtype):
 @pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -1.0, 0.0])
 def test_pow_of_a_constant(exponent):
     x = SPECIAL.astype(np.float32)
-    with np.errstate(all="ignore"):  # NumPy's answer for a scalar: newer versions take a root for 0.5
-        expected = np.power(x, np.array(exponent, np.float32))
+    # As IEEE 754 has it: for one exponent of 0.5 NumPy may take a root, which differs for -inf and -0.
+    expected = quiet(np.power, x, np.full(x.shape, exponent))
+    if exponent == 0.5:
+        root = run(lambda t: ops.pow(t, popxl.constant(exponent)), [x])[0][0]
+        assert root[x == -inf] == inf and not np.signbit(root[x == 0]).any()
     check(lambda t: ops.pow(t, popxl.constant(exponent)), expected, x)
+    check(ops.pow, expected, x, np.array(exponent, np.float32))
+    check(lambda t: ops.pow(t, t), quiet(np.power, x[4:5], x[4:5]), x[4:5])
 
 
 def trunc_div(x, y):

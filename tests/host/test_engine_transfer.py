@@ -8,6 +8,9 @@ from popfn.host.errors import popart_exception
 ops = popxl.ops
 f32, i32, u32 = popxl.float32, popxl.int32, popxl.uint32
 A = np.arange(6, dtype=np.float32).reshape(2, 3) + 1
+# What these tests look at is the program of the NumPy engine.
+numpy_only = pytest.mark.parametrize("engine", ["numpy"], indirect=True)
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 # Streams
@@ -166,6 +169,7 @@ def test_a_load_into_a_variable_that_fails():
             np.testing.assert_array_equal(session._executable.read(t), A)
 
 
+@numpy_only
 def test_a_scalar_in_float8_and_a_large_buffer():
     ir = popxl.Ir()
     with ir.main_graph:

@@ -2,8 +2,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from engine_checks import run
-from kernel_checks import by_values, check, jax, ops
+from kernel_checks import check, on_both, ops
 
 import popfn.host as popxl
 from popfn.host.ops import _float8, _linear
@@ -34,9 +33,10 @@ def half_sums(x, y):
 def test_matmul_accumulates_in_float16_by_option():
     ones = np.ones((1, 4096), np.float16), np.ones((4096, 1), np.float16)
     check(ops.matmul, np.array([[4096]], np.float16), *ones)
-    check(with_half_partials(ops.matmul), np.array([[2048]], np.float16), *ones)
+    check(with_half_partials(ops.matmul), np.array([[2048]], np.float16), *ones, alone=True)
     # float32 does not change, and other options do not either.
-    check(with_half_partials(ops.matmul), np.array([[4096]], np.float32), *[x.astype(np.float32) for x in ones])
+    ones = [x.astype(np.float32) for x in ones]
+    check(with_half_partials(ops.matmul), np.array([[4096]], np.float32), *ones, alone=True)
 
 
 def test_half_sums_of_matrices_vectors_and_stacks(monkeypatch):
@@ -45,19 +45,19 @@ def test_half_sums_of_matrices_vectors_and_stacks(monkeypatch):
     x, y = (rng.normal(size=shape).astype(np.float16) for shape in ((5, 300), (300, 4)))
     expected = half_sums(x, y)
     assert (expected != (x.astype(np.float64) @ y.astype(np.float64)).astype(np.float16)).any()
-    check(with_half_partials(ops.matmul), expected, x, y, exact=True)
-    check(with_half_partials(ops.matmul), expected[0], x[0], y, exact=True)
-    check(with_half_partials(ops.matmul), expected[:, 0], x, y[:, 0], exact=True)
-    check(with_half_partials(ops.matmul), expected[0, 0], x[0], y[:, 0], exact=True)
+    check(with_half_partials(ops.matmul), expected, x, y, exact=True, alone=True)
+    check(with_half_partials(ops.matmul), expected[0], x[0], y, exact=True, alone=True)
+    check(with_half_partials(ops.matmul), expected[:, 0], x, y[:, 0], exact=True, alone=True)
+    check(with_half_partials(ops.matmul), expected[0, 0], x[0], y[:, 0], exact=True, alone=True)
     stack = np.stack([y, y[::-1]])
-    check(with_half_partials(ops.matmul), np.stack([expected, half_sums(x, y[::-1])]), x, stack, exact=True)
+    check(with_half_partials(ops.matmul), np.stack([expected, half_sums(x, y[::-1])]), x, stack, exact=True, alone=True)
 
 
 def test_half_sums_overflow_where_float32_sums_do_not():
     x = np.array([[60000, 60000, -60000]], np.float16)
     y = np.ones((3, 1), np.float16)
     check(ops.matmul, np.array([[60000]], np.float16), x, y)
-    check(with_half_partials(ops.matmul), np.array([[inf]], np.float16), x, y)
+    check(with_half_partials(ops.matmul), np.array([[inf]], np.float16), x, y, alone=True)
 
 
 def test_rounding_to_float16():
@@ -76,16 +76,15 @@ def test_rounding_to_float16():
 
 
 def encoded(x, dtype, scale=0):
-    """The codes by the NumPy engine, which must be those under jax.jit."""
+    """The codes by the NumPy engine, which must be those on XLA."""
     arrays = x, np.array(scale, np.int32)
 
     def cast(t, s):
         return ops.pow2scale_cast_to_fp8(t, s, dtype)
 
-    codes = run(cast, arrays)[0][0].view(np.uint8)
-    if jax is not None:
-        np.testing.assert_array_equal(by_values(cast, arrays)[0], codes)
-    return codes
+    (codes,), (compiled,) = on_both(cast, arrays)
+    np.testing.assert_array_equal(compiled.view(np.uint8), codes.view(np.uint8))
+    return codes.view(np.uint8)
 
 
 @pytest.mark.parametrize("dtype,reference", FORMATS, ids=str)

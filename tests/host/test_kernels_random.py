@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from engine_checks import run
-from kernel_checks import by_values, check, jax, ops
+from kernel_checks import check, on_both, ops
 from scipy import stats
 
 import popfn.host as popxl
@@ -13,12 +13,10 @@ COUNT = 20000
 
 
 def drawn(function, *arrays):
-    """The result on the NumPy engine, which must be that under jax.jit but for the last places."""
-    (result,), _ = run(function, arrays)
-    if jax is not None:
-        (compiled,) = by_values(function, arrays)
-        eps = np.finfo(result.dtype).eps if result.dtype.kind == "f" else 0
-        np.testing.assert_allclose(result, compiled, 16 * eps, 16 * eps)
+    """The result on the NumPy engine, which must be that on XLA but for the last places."""
+    (result,), (compiled,) = on_both(function, arrays)
+    eps = np.finfo(result.dtype).eps if result.dtype.kind == "f" else 0
+    np.testing.assert_allclose(result, compiled, 16 * eps, 16 * eps)
     return result
 
 

@@ -28,6 +28,35 @@ def write_conditional(s: Any, step: Step, position: int) -> None:
             _write_line(s, called, arguments, _results(s, called))
 
 
+def write_branches(s: Any, step: Step, position: int) -> None:
+    """Branches of which each replica takes one: a call of each that some take, and every replica keeps what is its own.
+
+    The first two operands say which replicas take the one and the other.
+    """
+    then_count, outs = step.op.attrs["then_count"], s.outs
+    parts = range(2, 2 + then_count), range(2 + then_count, len(step.ins))
+    then_taking, else_taking = s.ins[:2]
+    count = then_taking.shape[0]
+    masks = [s.reshaped(else_taking, (count,) + (1,) * (len(out.shape) - 1)) for out in outs]
+    others = [s.scratch(out.shape, out.dtype) for out in outs]
+
+    def write(i: int, results: List[Operand]) -> None:
+        s.outs = results
+        called = callees(step.op)[i]
+        arguments, _ = _arguments(s, step, called, parts[i], (), -1)
+        _write_line(s, called, arguments, _results(s, called))
+        s.outs = outs
+
+    with s.block(f"if {then_taking.name}.any():"):
+        write(0, outs)
+        with s.block(f"if {else_taking.name}.any():"):
+            write(1, others)
+            for out, other, mask in zip(outs, others, masks):
+                s.line(f"{s.function('copyto')}({out.name}, {other.name}, where={mask.name})")
+    with s.block("else:"):
+        write(1, outs)
+
+
 def write_repeat(s: Any, step: Step, position: int) -> None:
     """A loop around a call.
 
@@ -154,4 +183,9 @@ def _check_alone(s: Any, step: Step, called: Any, i: int, by_reference: Sequence
             )
 
 
-WRITERS: Dict[str, Any] = {"call": write_call, "repeat": write_repeat, "conditional": write_conditional}
+WRITERS: Dict[str, Any] = {
+    "call": write_call,
+    "repeat": write_repeat,
+    "conditional": write_conditional,
+    "branches": write_branches,
+}

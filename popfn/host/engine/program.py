@@ -4,7 +4,7 @@ import itertools
 import keyword
 import math
 import re
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -52,12 +52,66 @@ class Operand:
         return is_contiguous(self.shape, self.strides, self.dtype.itemsize)
 
 
+class Journal:
+    """The old values of what a run changes in remote memory, to go back to if it fails."""
+
+    def __init__(self) -> None:
+        self._kept: Dict[Tuple[int, int], Tuple[np.ndarray, np.ndarray]] = {}
+
+    def keep(self, entry: np.ndarray) -> np.ndarray:
+        """Copy an entry before the run's first change of it; return it."""
+        key = entry.__array_interface__["data"][0], entry.nbytes
+        if key not in self._kept:
+            self._kept[key] = entry, entry.copy()
+        return entry
+
+    def undo(self) -> None:
+        """Give all entries their old values. The last copy goes first: entries of all replicas and of one overlap."""
+        for entry, old in reversed(list(self._kept.values())):
+            np.copyto(entry, old)
+
+    def clear(self) -> None:
+        """Forget the old values."""
+        self._kept.clear()
+
+
+class Uneven:
+    """A stream in a run of several replicas, each of which has its own place in it."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self._arrays = [array.view(np.uint8) if array.dtype.fields else array for array in arrays]
+        self._places = [0] * len(arrays[0])
+
+    def load(self, taking: Optional[np.ndarray] = None) -> np.ndarray:
+        """A row for each replica; those that are `taking` theirs move on."""
+        rows = [self._arrays[place][replica] for replica, place in enumerate(self._places)]
+        self._move(taking)
+        return np.stack(rows)
+
+    def store(self, value: np.ndarray, taking: Optional[np.ndarray] = None) -> None:
+        """Copy a value, or one with a row for each replica, to the replicas that are `taking` it."""
+        places = list(self._places)
+        for replica in self._move(taking):
+            array = self._arrays[places[replica]]
+            np.copyto(array[replica, ...], value[replica] if value.ndim == array.ndim else value)
+
+    def _move(self, taking: Optional[np.ndarray]) -> List[int]:
+        """Move on, and back to the start at the end; return the replicas that do."""
+        moving = [replica for replica in range(len(self._places)) if taking is None or taking[replica]]
+        for replica in moving:
+            self._places[replica] = (self._places[replica] + 1) % len(self._arrays)
+        return moving
+
+
 class Program:
     """The generated module: its text, and the names it is run with."""
 
-    def __init__(self, replicas: int = 1, varying: FrozenSet[Any] = frozenset()) -> None:
+    def __init__(
+        self, replicas: int = 1, varying: FrozenSet[Any] = frozenset(), uneven: FrozenSet[Any] = frozenset()
+    ) -> None:
         self.replicas = replicas
         self.varying = varying  # the remote buffers whose entries have a leading axis, the replicas
+        self.uneven = uneven  # the streams of which not all replicas take the same transfers
         self.lines: List[str] = []
         self.names: Dict[str, Any] = {}
         self.functions: Dict[str, Any] = {}  # of NumPy
@@ -68,6 +122,8 @@ class Program:
         self.variables: Dict[Variable, Memory] = {}
         self.remotes: Dict[Any, Memory] = {}
         self.callables: Dict[Any, str] = {}  # the names of graphs and streams
+        self.journal = Journal()
+        self.keeper: Optional[str] = None  # the name of its function `keep`, if it is used
 
     def unique(self, wanted: str) -> str:
         """A name that nothing has yet."""

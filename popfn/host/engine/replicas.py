@@ -3,19 +3,33 @@
 A tensor that varies between replicas gets a leading axis with the value of each. `Expansion` rewrites the graphs
 accordingly: ops take the axis along where `engine.batching` knows how, and else run once for each replica; collectives
 become reductions and rearrangements of the axis. A graph is rewritten for each pattern of inputs and outputs that vary.
+
+If a condition varies, both branches run, each for all replicas, and every replica keeps what its own branch gave. What
+a branch does besides, to streams or remote memory say, it does for the replicas that take it: its graph has these as
+one more input, the last one.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
+from popfn.host import dtypes
 from popfn.host.engine import batching, collectives
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import callees, evaluate
-from popfn.host.engine.variance import GATHERING, SCATTERING, Pattern, Variance
-from popfn.host.errors import popart_exception
+from popfn.host.engine.variance import (
+    ACTING,
+    GATHERING,
+    SCATTERING,
+    Pattern,
+    Variance,
+    acts,
+    collective_in,
+    disagreement,
+)
 from popfn.host.kernels.kernel import Kernel
 from popfn.host.kernels.layout import Layout, Shape
+from popfn.host.ops._print import print_value
 from popfn.host.tensor import Constant, Tensor
 
 
@@ -30,6 +44,16 @@ class Value:
         self.shape = shape
         self.dtype = dtype or t.dtype
         self.state = state
+
+
+class _Named(NamedTuple):
+    """What a Value is made from that stands for no tensor."""
+
+    id: str
+    dtype: Any
+
+
+_TAKING = _Named("taking", dtypes.bool)  # which replicas take the branch
 
 
 class ExpandedOp:
@@ -71,6 +95,7 @@ class ExpandedGraph:
         self.ops: List[Any] = []
         self.inputs: List[Any] = []
         self.outputs: List[Any] = []
+        self.has_taking = False  # whether the last input says which replicas take the branch that the graph is in
 
     @property
     def main_graph(self) -> Optional["ExpandedGraph"]:
@@ -88,12 +113,14 @@ class Expansion:
         main_graph: Its main graph.
         states: The values that hold variables and shards which vary.
         buffers: The remote buffers whose entries have a leading axis.
+        uneven: The streams of which not all replicas take the same transfers.
     """
 
     def __init__(self, main_graph: Any, replicas: int) -> None:
         self.replicas = replicas
         self.variance = Variance(main_graph, replicas)
         self.buffers = self.variance.buffers
+        self.uneven: Set[Any] = set()
         self.states: Dict[Tensor, Value] = {}
         for t in self.variance.main.tensors:
             if batching.is_state(t):
@@ -101,27 +128,33 @@ class Expansion:
         self._graphs: Dict[Any, ExpandedGraph] = {}
         self.main_graph = self.graph(main_graph, (), (False,) * len(main_graph.outputs))
 
-    def graph(self, graph: Any, inputs: Pattern, outputs: Pattern) -> ExpandedGraph:
-        """A graph for these varying inputs, in which at least these outputs vary."""
-        key = graph, inputs, outputs
+    def graph(self, graph: Any, inputs: Pattern, outputs: Pattern, in_branch: bool = False) -> ExpandedGraph:
+        """A graph for these varying inputs, in which at least these outputs vary; see `Variance.of`."""
+        key = graph, inputs, outputs, in_branch
         if key not in self._graphs:
-            self._graphs[key] = Expander(self, graph, inputs, outputs).made
+            self._graphs[key] = Expander(self, graph, inputs, outputs, in_branch).made
         return self._graphs[key]
 
 
 class Expander:
     """Rewrites one graph for one pattern."""
 
-    def __init__(self, whole: Expansion, graph: Any, inputs: Pattern, outputs: Pattern) -> None:
+    def __init__(self, whole: Expansion, graph: Any, inputs: Pattern, outputs: Pattern, in_branch: bool) -> None:
         self.whole = whole
+        self.in_branch = in_branch
         self.graph = graph
         self.replicas = whole.replicas
-        self.signature = whole.variance.of(graph, inputs)
+        self.signature = whole.variance.of(graph, inputs, in_branch)
         self.made = ExpandedGraph(graph)
         self.values: Dict[Tensor, Any] = {}
         for t in graph.inputs:
             self.values[t] = self.new(t) if self.varies(t) else t
         self.made.inputs = [self.values[t] for t in graph.inputs]
+        self.taking: Optional[Value] = None
+        if in_branch and acts(graph):
+            self.taking = Value(_TAKING, (self.replicas,))
+            self.made.inputs.append(self.taking)
+            self.made.has_taking = True
         for op in graph.ops:
             self.expand(op)
         self.made.outputs = [self.spread(t) if varies else self.at(t) for t, varies in zip(graph.outputs, outputs)]
@@ -233,6 +266,8 @@ class Expander:
             collectives.expand(self, op)
         elif op.called:
             _CONTROL[kind](self, op)
+        elif self.taking is not None and kind in ACTING:
+            self.act(op, self.taking)
         elif kind in ("host_load", "host_store", "remote_load_", "remote_store"):
             self.apply(op, [self.at(t) for t in op.inputs])
         elif not self.varies_with(op):
@@ -253,6 +288,23 @@ class Expander:
         for t, out in zip(op.outputs, outs):
             self.define(t, out)
 
+    def act(self, op: Any, taking: Value) -> None:
+        """Do what the op does for the replicas that take the branch."""
+        kind, ins = op.kind, [self.at(t) for t in op.inputs]
+        if kind in ("host_load", "host_store"):
+            self.whole.uneven.add(op.attrs["stream"])
+            self.apply(op, [*ins, taking])
+        elif kind == "remote_store":
+            self.apply(op, [ins[0], taking, ins[1]])
+        elif not self.varies_with(op):
+            self.once(op)
+        elif kind == "print_tensor":
+            self.emit(kind, [ins[0], taking], [self.output(t) for t in op.outputs], op.attrs, _print(op))
+        else:
+            if self.varies(op.inputs[-1]):
+                ins[-1] = self.op("offset", [ins[-1], taking], ins[-1].shape, kernel=_OFFSET)
+            self.apply(op, ins)
+
     def each(self, op: Any) -> None:
         """Run the op once for each replica."""
         varying = [self.varies(t) for t in op.inputs]
@@ -265,57 +317,66 @@ class Expander:
     def call(self, op: Any) -> None:
         """An op that runs a graph once."""
         (called,) = callees(op)
-        found = self.whole.variance.of(called, [self.varies(t) for t in op.inputs])
-        outputs = self.wanted(op, found.outputs)
-        self.emit_call(op, op.inputs, found.inputs, [self.whole.graph(called, found.inputs, outputs)])
+        found = self.whole.variance.of(called, [self.varies(t) for t in op.inputs], self.in_branch)
+        graph = self.whole.graph(called, found.inputs, self.wanted(op, found.outputs), self.in_branch)
+        ins = self.arguments(op.inputs, found.inputs, graph, self.taking)
+        self.emit_call(op, op.kind, ins, [self.output(t) for t in op.outputs], [graph])
 
     def repeat(self, op: Any) -> None:
         """An op that runs a graph a number of times."""
         (body,) = callees(op)
         count = len(op.outputs)
-        found = self.whole.variance.of_loop(op, [self.varies(t) for t in op.inputs])
+        found = self.whole.variance.of_loop(op, [self.varies(t) for t in op.inputs], self.in_branch)
         outputs = found.inputs[:count] + found.outputs[count:]
-        results = self.emit_call(op, op.inputs, found.inputs, [self.whole.graph(body, found.inputs, outputs)], outputs)
-        for t, result in zip(op.outputs, results):
+        graph = self.whole.graph(body, found.inputs, outputs, self.in_branch)
+        lead = (self.replicas,)
+        outs = [Value(t, (lead if varies else ()) + t.shape) for t, varies in zip(op.outputs, outputs)]
+        self.emit_call(op, op.kind, self.arguments(op.inputs, found.inputs, graph, self.taking), outs, [graph])
+        for t, result in zip(op.outputs, outs):
             self.define(t, result)
 
     def conditional(self, op: Any) -> None:
-        """An op that runs one of two graphs."""
-        then_count = op.attrs["then_count"]
+        """An op that runs one of two graphs, or if the condition varies both."""
+        first = 1 + op.attrs["then_count"]
         condition = self.at(op.inputs[0])
-        if self.varies(op.inputs[0]):
-            condition = self.op("agree", [condition], op.inputs[0].shape, kernel=_AGREE, replicas=self.replicas)
-        graphs, patterns, outputs = callees(op), [], self.wanted(op, ())
-        for graph, part in zip(graphs, (op.inputs[1 : 1 + then_count], op.inputs[1 + then_count :])):
-            patterns.append(self.whole.variance.of(graph, [self.varies(t) for t in part]).inputs)
-        made = []
-        for graph, pattern in zip(graphs, patterns):
+        taking: List[Any] = [self.taking, self.taking]
+        parts_ways = self.varies(op.inputs[0]) and collective_in(op) is None
+        if parts_ways:
+            condition = self.reshape(condition, (self.replicas,))
+            taking = [condition, self.op("logical_not", [condition], condition.shape)]
+            if self.taking is not None:
+                taking = [self.op("logical_and", [self.taking, x], x.shape) for x in taking]
+        elif self.varies(op.inputs[0]):
+            condition = self.op("agree", [condition], op.inputs[0].shape, kernel=_agree(op, self.replicas))
+        outputs, in_branch = self.wanted(op, ()), self.in_branch or parts_ways
+        made: List[ExpandedGraph] = []
+        ins: List[List[Any]] = []
+        for graph, tensors, branch in zip(callees(op), (op.inputs[1:first], op.inputs[first:]), taking):
+            pattern = self.whole.variance.of(graph, [self.varies(t) for t in tensors], in_branch).inputs
             further = (False,) * (len(graph.outputs) - len(outputs))
-            made.append(self.whole.graph(graph, pattern, outputs + further))
-        self.emit_call(op, op.inputs[1:], patterns[0] + patterns[1], made, first=[condition])
+            made.append(self.whole.graph(graph, pattern, outputs + further, in_branch))
+            ins.append(self.arguments(tensors, pattern, made[-1], branch))
+        kind, before = ("branches", taking) if parts_ways else (op.kind, [condition])
+        outs = [self.output(t) for t in op.outputs]
+        self.emit_call(op, kind, [*before, *ins[0], *ins[1]], outs, made, then_count=len(ins[0]))
 
     def wanted(self, op: Any, outputs: Pattern) -> Pattern:
         """Which outputs of the called graph must vary: those of the op that do, and further ones as they are."""
         return tuple([self.varies(t) for t in op.outputs]) + outputs[len(op.outputs) :]
 
-    def emit_call(
-        self,
-        op: Any,
-        inputs: Sequence[Tensor],
-        pattern: Pattern,
-        graphs: Sequence[ExpandedGraph],
-        outputs: Optional[Pattern] = None,
-        first: Sequence[Any] = (),
+    def arguments(
+        self, tensors: Sequence[Tensor], pattern: Pattern, graph: ExpandedGraph, taking: Optional[Value]
     ) -> List[Any]:
-        """Add a call of rewritten graphs, whose inputs have the leading axis in this pattern."""
-        ins = [self.spread(t) if varies else self.at(t) for t, varies in zip(inputs, pattern)]
-        if outputs is None:
-            outs = [self.output(t) for t in op.outputs]
-        else:
-            lead = (self.replicas,)
-            outs = [Value(t, (lead if varies else ()) + t.shape) for t, varies in zip(op.outputs, outputs)]
-        self.emit(op.kind, [*first, *ins], outs, {**op.attrs, "graph": None, "graphs": tuple(graphs)})
-        return outs
+        """What stands for tensors that are given to a rewritten graph, whose inputs vary in this pattern."""
+        found = [self.spread(t) if varies else self.at(t) for t, varies in zip(tensors, pattern)]
+        return [*found, taking] if graph.has_taking else found
+
+    def emit_call(
+        self, op: Any, kind: str, ins: Sequence[Any], outs: Sequence[Any], graphs: Sequence[ExpandedGraph], **attrs: Any
+    ) -> None:
+        """Add a call of rewritten graphs."""
+        attrs = {**op.attrs, "graph": None, "graphs": tuple(graphs), **attrs}
+        self.emit(kind, ins, outs, attrs, _BRANCHES if kind == "branches" else None)
 
 
 _CONTROL = {"call": Expander.call, "repeat": Expander.repeat, "conditional": Expander.conditional}
@@ -347,20 +408,39 @@ def _view_diagonal(op: Any, i: int, x: Any) -> Layout:
     return tuple(strides), 0
 
 
-def _agree(xp: Any, op: Any, x: Any) -> Any:
-    rows = x.reshape(op.attrs["replicas"], -1)
-    if (rows != rows[0]).any():
-        raise popart_exception(
-            f"conditional: the condition {op.inputs[0].id} differs between the replicas, which run in step: it is true "
-            f"on {np.flatnonzero(rows[:, 0]).tolist()} of {len(rows)}. Make it equal, for example by "
-            "replicated_all_reduce."
-        )
-    return rows[0].reshape(op.outputs[0].shape)
+def _offset(xp: Any, op: Any, offsets: Any, taking: Any) -> Any:
+    """An offset that no replica uses is 0, which is in any buffer."""
+    return xp.where(taking.reshape((-1,) + (1,) * (offsets.ndim - 1)), offsets, 0)
 
 
 _BROADCAST = Kernel(_broadcast, view=_view_broadcast)
 _DIAGONAL = Kernel(_diagonal, view=_view_diagonal)
-_AGREE = Kernel(_agree, effect=True)
+_OFFSET = Kernel(_offset)
+_BRANCHES = Kernel(None)
+
+
+def _agree(op: Any, replicas: int) -> Kernel:
+    """The kernel that makes one condition of those of all replicas, which must be equal."""
+
+    def value(xp: Any, agree: Any, x: Any) -> Any:
+        rows = x.reshape(replicas, -1)
+        if (rows != rows[0]).any():
+            raise disagreement(op, int(rows.sum()), replicas)
+        return rows[0].reshape(agree.outputs[0].shape)
+
+    return Kernel(value, effect=True)
+
+
+def _print(op: Any) -> Kernel:
+    """The kernel that prints the values of the replicas that take a branch."""
+
+    def value(xp: Any, _: Any, x: Any, taking: Any) -> Any:
+        if op.attrs["print_self"]:
+            for row in x[taking]:
+                print_value(op, row)
+        return x
+
+    return Kernel(value, effect=True)
 
 
 def _each(op: Any, varying: Sequence[bool], replicas: int) -> Kernel:

@@ -5,15 +5,19 @@ its own (a stream, a grouped or sharded variable), if a collective does, or if i
 with, one that varies.
 """
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import callees
+from popfn.host.errors import popart_exception
 from popfn.host.tensor import Shard, Tensor, Variable
 
 Pattern = Tuple[bool, ...]  # which of several tensors vary
 GATHERING = ("replicated_all_reduce", "replicated_all_reduce_", "replicated_all_gather")
 SCATTERING = ("replicated_reduce_scatter", "replica_sharded_slice", "replicated_slice")
+
+# Loads too: they move on in their stream, or fail if their offset is wrong.
+ACTING = frozenset(["host_load", "host_store", "remote_load", "remote_load_", "remote_store", "print_tensor"])
 
 
 class Signature(NamedTuple):
@@ -46,7 +50,7 @@ class Variance:
         for t in main_graph.variables:
             if t._remote is not None and (_is_grouped(t) or t._remote[0].meta_shape):
                 self.buffers.add(t._remote[0])
-        self._known: Dict[Tuple[Any, Pattern], Signature] = {}
+        self._known: Dict[Tuple[Any, Pattern, bool], Signature] = {}
         while True:
             count = len(self.buffers)
             self._known.clear()
@@ -54,20 +58,20 @@ class Variance:
             if len(self.buffers) == count:
                 break
 
-    def of(self, graph: Any, inputs: Iterable[bool]) -> Signature:
-        """The signature of a graph for these varying inputs."""
-        key = graph, tuple(inputs)
+    def of(self, graph: Any, inputs: Iterable[bool], in_branch: bool = False) -> Signature:
+        """The signature of a graph for these varying inputs, and inside a branch that not all replicas take or not."""
+        key = graph, tuple(inputs), in_branch
         if key not in self._known:
             self._known[key] = _Walk(self, *key).signature()
         return self._known[key]
 
-    def of_loop(self, op: Any, inputs: Iterable[bool]) -> Signature:
+    def of_loop(self, op: Any, inputs: Iterable[bool], in_branch: bool = False) -> Signature:
         """The signature of the body of a repeat, where what is carried varies from the beginning if it ever does."""
         (body,) = callees(op)
-        found = self.of(body, inputs)
+        found = self.of(body, inputs, in_branch)
         while True:
             carried = [x or y for x, y in zip(found.inputs, found.outputs[: len(op.outputs)])]
-            again = self.of(body, carried + list(found.inputs[len(carried) :]))
+            again = self.of(body, carried + list(found.inputs[len(carried) :]), in_branch)
             if again.inputs == found.inputs:
                 return found
             found = again
@@ -75,6 +79,39 @@ class Variance:
 
 def _is_grouped(t: Variable) -> bool:
     return t._grouping is not None and t._grouping.num_groups > 1
+
+
+def _reached(graphs: Iterable[Any]) -> Iterator[Any]:
+    """The ops of graphs and of those that they call."""
+    seen: Set[Any] = set()
+    queue = list(graphs)
+    while queue:
+        graph = queue.pop()
+        if graph not in seen:
+            seen.add(graph)
+            for op in graph.ops:
+                yield op
+                queue.extend(op.called)
+
+
+def acts(graph: Any) -> bool:
+    """Whether a graph, or one that it calls, does more than compute its outputs and modify its inputs."""
+    return any(op.kind in ACTING for op in _reached([graph]))
+
+
+def collective_in(op: Any) -> Optional[str]:
+    """The kind of a collective over replicas in the graphs that an op calls, if there is one."""
+    kinds = (inner.kind for inner in _reached(op.called))
+    return next((kind for kind in kinds if kind in GATHERING or kind in SCATTERING), None)
+
+
+def disagreement(op: Any, count: int, replicas: int) -> popart_exception:
+    """The error for a conditional with a collective in a branch whose condition is true on some replicas only."""
+    return popart_exception(
+        f"conditional: the condition {op.inputs[0].id} differs between the replicas, it is true on {count} of "
+        f"{replicas}, and a branch runs {collective_in(op)}, in which all replicas take part. Move that out of the "
+        "branches, or make the condition equal, for example by replicated_all_reduce."
+    )
 
 
 def is_writing(op: Any) -> bool:
@@ -85,9 +122,10 @@ def is_writing(op: Any) -> bool:
 class _Walk:
     """The analysis of one graph for one pattern of inputs."""
 
-    def __init__(self, whole: Variance, graph: Any, inputs: Pattern) -> None:
+    def __init__(self, whole: Variance, graph: Any, inputs: Pattern, in_branch: bool) -> None:
         self.whole = whole
         self.graph = graph
+        self.in_branch = in_branch
         self.parent: Dict[Tensor, Tensor] = {}  # of tensors that share storage
         self.varying: Set[Tensor] = set()  # one tensor of each storage
         for op in graph.ops:
@@ -144,7 +182,7 @@ class _Walk:
             varies = op.attrs["buffer"] in self.whole.buffers or ins[-1]
         elif kind == "remote_store":
             varies = False
-            if any(ins):
+            if any(ins) or self.in_branch:
                 self.whole.buffers.add(op.attrs["buffer"])
         elif op.called:
             self.called(op, ins)
@@ -158,12 +196,15 @@ class _Walk:
         if op.kind == "conditional":
             then_count = op.attrs["then_count"]
             parts = ins[1 : 1 + then_count], ins[1 + then_count :]
-            outputs = [any(pair) for pair in zip(*[self.whole.of(g, p).outputs for g, p in zip(callees(op), parts)])]
+            parts_ways = ins[0] and collective_in(op) is None
+            in_branch = self.in_branch or parts_ways
+            both = [self.whole.of(g, p, in_branch).outputs for g, p in zip(callees(op), parts)]
+            outputs = [parts_ways or any(pair) for pair in zip(*both)]
         elif op.kind == "repeat":
-            found = self.whole.of_loop(op, ins)
+            found = self.whole.of_loop(op, ins, self.in_branch)
             outputs = list(found.inputs[: len(op.outputs)])
         else:
-            found = self.whole.of(callees(op)[0], ins)
+            found = self.whole.of(callees(op)[0], ins, self.in_branch)
             outputs = list(found.outputs)
         self.mark([t for t, varies in zip(op.outputs, outputs) if varies])
         if op.kind != "conditional":

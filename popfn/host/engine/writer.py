@@ -8,7 +8,7 @@ import numpy as np
 
 from popfn.host.engine import control, transfer
 from popfn.host.engine.plan import CONSTANT, LOCAL, VARIABLE, Facts, Place, Plan, Root, Step
-from popfn.host.engine.program import Memory, Operand, Pool, Program
+from popfn.host.engine.program import Memory, Operand, Pool, Program, Uneven
 from popfn.host.kernels.kernel import Kernel
 from popfn.host.kernels.layout import Shape, c_strides, canonical_strides, is_contiguous
 from popfn.host.ops._movement import window
@@ -131,6 +131,13 @@ class Site:
         """The memory of a remote buffer."""
         return self.writer.program.remote(buffer)
 
+    def keeper(self) -> str:
+        """The name of the function that keeps an entry of remote memory for the case that the run fails."""
+        program = self.writer.program
+        if program.keeper is None:
+            program.keeper = program.bind("kept", program.journal.keep)
+        return program.keeper
+
     def bind(self, wanted: str, value: Any) -> str:
         """Bind any value."""
         return self.writer.program.bind(wanted, value)
@@ -205,7 +212,10 @@ class Writer:
         for stream, name in self.streams.items():
             key = self.program.bind("stream_" + stream.tensor_id, stream)
             arrays = f"{'inputs' if stream in loads else 'outputs'}[{key}]"
-            self.line(f"{name} = cycle({arrays}).__next__")
+            if stream in self.program.uneven:
+                self.line(f"{name} = {self.program.bind('uneven', Uneven)}({arrays})")
+            else:
+                self.line(f"{name} = cycle({arrays}).__next__")
 
     def _write_guarded(self) -> None:
         """Write the steps so that variables which they modify early get their values back if a later one raises."""

@@ -9,6 +9,7 @@ from jax import lax
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
 from popfn.host.kernels.kernel import Kernel
+from popfn.host.tensor import Constant
 
 _HALF = np.dtype(np.float16)
 
@@ -21,10 +22,38 @@ def compute(op: Any, arrays: Sequence[Any]) -> List[Any]:
     value = VALUES.get(op.kind) or kernel.value
     if value is None:
         raise AssertionError(f"{op!r} has no value")
+    arrays = [_opaque(x) if opaque else x for x, opaque in zip(arrays, _hidden(op))] if _is_chained(op) else arrays
     results = value(jnp, op, *arrays)
     if not isinstance(results, (tuple, list)):
         results = (results,)
     return [fitted(result, t) for result, t in zip(results, op.outputs)]
+
+
+# XLA computes (x + 1) - 1 as x + 0, and (x * c) * d as x * (c * d), which rounds and overflows otherwise.
+_SUMS = frozenset(("add", "add_", "sub"))
+_PRODUCTS = frozenset(("mul", "div"))
+
+
+def _is_chained(op: Any) -> bool:
+    """Whether an op with a constant operand follows, or comes before, another one of its kind with a constant."""
+    kinds = _SUMS if op.kind in _SUMS else _PRODUCTS if op.kind in _PRODUCTS else ()
+    if not kinds or not any(map(_is_constant, op.inputs)):
+        return False
+    neighbours = [*(t.producer for t in op.inputs), op.outputs[0].consumer]
+    return any(o is not None and o.kind in kinds and any(map(_is_constant, o.inputs)) for o in neighbours)
+
+
+def _is_constant(t: Any) -> bool:
+    return isinstance(t, Constant) and t.dtype.is_floating_point
+
+
+def _hidden(op: Any) -> List[bool]:
+    return [_is_constant(t) for t in op.inputs]
+
+
+def _opaque(x: Any) -> Any:
+    """A constant whose value the compiler does not use; JAX of Python 3.8 has no way to say so."""
+    return lax.optimization_barrier(jnp.asarray(x)) if hasattr(lax, "optimization_barrier") else x
 
 
 def fitted(array: Any, t: Any) -> Any:

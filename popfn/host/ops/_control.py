@@ -182,7 +182,8 @@ def conditional(
     """Call `then_branch` if `cond` is true, else `else_branch`, and return the outputs.
 
     Args:
-        cond: One bool.
+        cond: One bool. If it differs between replicas, each takes its own branch; a run in which it does is a
+            popart_exception if a branch has a collective over replicas.
         then_branch, else_branch: Graphs with the same number of outputs, of the same types.
         then_inputs, else_inputs: Their inputs: tensors of the current graph or host values.
         then_inputs_dict, else_inputs_dict: Further inputs, by the tensors of the branches.

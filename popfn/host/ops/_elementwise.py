@@ -282,7 +282,10 @@ def pow(t: Tensor, e: Any) -> Tensor:
 
 
 def _pow_value(xp: Any, op: Any, x: Any, y: Any) -> Any:
-    if is_float(x) or y.dtype.kind == "u":
+    if is_float(x):
+        # For one exponent of 0.5 NumPy takes a root, which differs from the power for -inf and -0.
+        return xp.where((y == 0.5) & ((x == 0) | (x == -np.inf)), xp.abs(x), xp.power(x, y))
+    if y.dtype.kind == "u":
         return xp.power(x, y)
     # The powers of integers with a negative exponent, rounded toward zero: NumPy refuses them.
     one = xp.ones_like(x)
@@ -294,7 +297,7 @@ def _emit_pow(s: Any) -> None:
     x, y = s.ins
     if y.literal == 2 and x.dtype.kind == "f":
         s.apply("multiply", x, x)
-    elif x.dtype.kind == "f" or y.dtype.kind == "u":
+    elif y.dtype.kind == "u" or x.dtype.kind == "f" and y.literal not in (None, 0.5):
         s.apply("power", x, y)
     else:
         emit.call_value(s)
