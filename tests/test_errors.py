@@ -20,6 +20,7 @@ from popfn.trace.errors import (
     NarrowingError,
     ShapeError,
 )
+from popfn.trace.primitive import Primitive
 from popfn.trace.tracer import bind
 from popfn.transforms.call import Call
 
@@ -77,12 +78,14 @@ OPERATIONS = [
     (lambda x, i, b: b - b, DtypeError,
      ["subtract of bools is not defined, as in NumPy", "way out: use logical_xor (^), or convert with astype"]),
     (lambda x, i, b: -b, DtypeError, ["negative of bools is not defined, as in NumPy", "way out: use logical_not (~)"]),
-    (lambda x, i, b: i & i, DtypeError,
-     ["& takes bools, got i32[2] and i32[2]: PopXL has no bitwise operations",
-      "way out: logical_and, logical_or, logical_xor and logical_not take numbers as truth values"]),
-    (lambda x, i, b: ~i, DtypeError,
-     ["~ takes bools, got i32[2]: PopXL has no bitwise operations",
-      "way out: logical_and, logical_or, logical_xor and logical_not take numbers as truth values"]),
+    (lambda x, i, b: x & x, DtypeError,
+     ["bitwise_and takes integers or bools, got f32[3] and f32[3]",
+      "way out: convert with astype; logical_and, logical_or, logical_xor and logical_not take any numbers as truth "
+      "values"]),
+    (lambda x, i, b: ~x, DtypeError,
+     ["bitwise_invert takes integers or bools, got f32[3]",
+      "way out: convert with astype; logical_and, logical_or, logical_xor and logical_not take any numbers as truth "
+      "values"]),
     (lambda x, i, b: i ** -1, DtypeError,
      ["integer_pow: i32[2] to the power -1 is not an integer: convert to float first"]),
     (lambda x, i, b: pnp.take(x, x), DtypeError, ["an index is an integer, got f32[3]"]),
@@ -497,7 +500,7 @@ def test_results_that_are_no_arrays():
 def test_missing_rules_name_the_primitive_and_the_line():
     class Opaque(Call):
         def jvp(self, primals, tangents):
-            return super(Call, self).jvp(primals, tangents)
+            return Primitive.jvp(self, primals, tangents)
     jaxpr = pf.make_jaxpr(lambda x: x)(SCALAR)
     def f(x):
         y, = bind(Opaque(jaxpr), (x,))          # the line

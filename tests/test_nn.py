@@ -165,8 +165,10 @@ def test_integers_are_taken_as_float32():
 
 
 ERRORS: List[Tuple[Callable[[], Any], type, str]] = [
-    (lambda: nn.softmax(np.zeros((2, 3), np.float32), 2), ShapeError, "softmax: axis 2 is not an axis of a value of rank 2"),
-    (lambda: nn.log_softmax(np.zeros(3, np.float32), 1), ShapeError, "log_softmax: axis 1 is not an axis of a value of rank 1"),
+    (lambda: nn.softmax(np.zeros((2, 3), np.float32), 2), ShapeError,
+     "softmax: axis 2 is not an axis of a value of rank 2"),
+    (lambda: nn.log_softmax(np.zeros(3, np.float32), 1), ShapeError,
+     "log_softmax: axis 1 is not an axis of a value of rank 1"),
     (lambda: nn.logsumexp(np.zeros(3, np.float32), 1), ShapeError, "axis 1 is not an axis of a value of rank 1"),
     (lambda: nn.one_hot(np.zeros(3, np.float32), 2), DtypeError, "one_hot takes integer labels, got f32[3]"),
     (lambda: nn.cross_entropy(np.zeros((2, 3), np.float32), np.zeros(3, np.int32)), ShapeError,

@@ -64,7 +64,8 @@ PRIMITIVES: Dict[str, Callable[..., Any]] = {name: simple(f) for name, f in dict
     eq=jnp.equal, ne=jnp.not_equal, lt=jnp.less, le=jnp.less_equal, gt=jnp.greater, ge=jnp.greater_equal,
     select=jnp.where).items()}
 PRIMITIVES.update({name: wide(simple(f)) for name, f in dict(
-    rsqrt=lax.rsqrt, erf=lax.erf, pow=jnp.power, gelu=lambda x: jax.nn.gelu(x, approximate=True)).items()})
+    rsqrt=lax.rsqrt, erf=lax.erf, sigmoid=jax.nn.sigmoid, pow=jnp.power,
+    gelu=lambda x: jax.nn.gelu(x, approximate=True)).items()})
 PRIMITIVES.update({name: wide(f) for name, f in dict(
     integer_pow=lambda p, x: lax.integer_pow(x, p.exponent), sum=lambda p, x: jnp.sum(x, p.axes, dtype=x.dtype),
     prod=lambda p, x: jnp.prod(x, p.axes, dtype=x.dtype), softmax=lambda p, x: jax.nn.softmax(x, p.axis),

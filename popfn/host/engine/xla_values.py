@@ -29,16 +29,19 @@ def compute(op: Any, arrays: Sequence[Any]) -> List[Any]:
     return [fitted(result, t) for result, t in zip(results, op.outputs)]
 
 
-# XLA computes (x + 1) - 1 as x + 0, and (x * c) * d as x * (c * d), which rounds and overflows otherwise.
+# XLA computes (x + 1) - 1 as x + 0, and (x * c) * d as x * (c * d), which rounds and overflows otherwise; and it takes
+# x + 0 for x, though -0.0 + 0.0 is 0.0.
 _SUMS = frozenset(("add", "add_", "sub"))
 _PRODUCTS = frozenset(("mul", "div"))
 
 
 def _is_chained(op: Any) -> bool:
-    """Whether an op with a constant operand follows, or comes before, another one of its kind with a constant."""
+    """Whether an op with a constant follows, or comes before, another one of its kind with a constant, or adds 0."""
     kinds = _SUMS if op.kind in _SUMS else _PRODUCTS if op.kind in _PRODUCTS else ()
     if not kinds or not any(map(_is_constant, op.inputs)):
         return False
+    if kinds is _SUMS and any(_is_constant(t) and not np.any(t.data) for t in op.inputs):
+        return True
     neighbours = [*(t.producer for t in op.inputs), op.outputs[0].consumer]
     return any(o is not None and o.kind in kinds and any(map(_is_constant, o.inputs)) for o in neighbours)
 

@@ -55,7 +55,10 @@ def sign(t: Tensor) -> Tensor:
 
 
 def _sign_value(xp: Any, op: Any, x: Any) -> Any:
-    return xp.where(xp.isnan(x), xp.zeros_like(x), xp.sign(x)) if is_float(x) else xp.sign(x)
+    if not is_float(x):
+        return xp.sign(x)
+    one = xp.ones_like(x)  # not xp.sign, which is -0.0 for -0.0 in JAX and 0.0 in NumPy
+    return xp.where(x > 0, one, xp.where(x < 0, -one, xp.zeros_like(x)))
 
 
 def _emit_sign(s: Any) -> None:
