@@ -137,6 +137,7 @@ def test_float16_does_not_overflow(layer):
 def test_batch_statistics():
     mean, var = np.full(4, 0.5, f32), np.full(4, 2.0, f32)
     _, new = nn.batch_norm(X, (mean, var), training=True, momentum=0.8)
+    assert isinstance(new, nn.BatchStatistics)
     np.testing.assert_allclose(new.mean, 0.8 * mean + 0.2 * X.mean((0, 2)), 1e-5)
     np.testing.assert_allclose(new.var, 0.8 * var + 0.2 * X.var((0, 2), ddof=1), 1e-5)
     _, same = nn.batch_norm(X, (mean, var), training=False)
