@@ -279,6 +279,7 @@ class Session:
         for t in tensors:
             if not isinstance(t, (Variable, Constant)):
                 raise TypeError(f"get_tensor_data: {t!r} is neither a Variable nor a Constant.")
+            self._check_own("get_tensor_data", t)
         if self._is_attached and self._host_is_stale and any(isinstance(t, Variable) for t in tensors):
             self.weights_to_host()
         return {t: self._host_value(t) for t in tensors}
@@ -309,6 +310,8 @@ class Session:
     def write_variables_data(self, tensors: Mapping[Variable, np.ndarray]) -> None:
         """`write_variable_data` for several variables, with one copy to the device."""
         arrays = {t: _checked_data(t, data) for t, data in tensors.items()}
+        for t in arrays:
+            self._check_own("write_variable_data", t)
         for t, array in arrays.items():
             np.copyto(t.data, array)
             self._retrieved.pop(t, None)
@@ -336,6 +339,10 @@ class Session:
                 self.weights_to_host()
         finally:
             self._is_attached = False
+
+    def _check_own(self, function: str, t: Union[Variable, Constant]) -> None:
+        if t.graph.ir is not self._ir:
+            raise ValueError(f"{function}: {t!r} belongs to another Ir than this session's.")
 
     def _check_attached(self, function: str) -> None:
         if not self._is_attached:

@@ -131,7 +131,9 @@ class _Walk:
         for op in graph.ops:
             if op.kind.endswith("_") or is_writing(op):
                 for t in op.inputs if op.kind == "concat_" else op.inputs[:1]:
-                    self.parent[self.storage(t)] = self.storage(op.outputs[0])
+                    part, joined = self.storage(t), self.storage(op.outputs[0])
+                    if part is not joined:  # a tensor may stand in a concat_ twice
+                        self.parent[part] = joined
         self.written = {self.storage(op.inputs[0]) for op in graph.ops if is_writing(op)}
         for op in graph.ops:
             self.written.update([self.storage(op.inputs[i]) for i in op.attrs.get("modified", ())])

@@ -144,6 +144,8 @@ def _as_offset(op: str, offset: Union[int, Tensor]) -> Tensor:
         raise TypeError(f"{op}: the offset must be an int or a Tensor, not {offset!r}.")
     if offset < 0:
         raise ValueError(f"{op}: the offset must not be negative: {offset}.")
+    if offset >= 2**32:
+        raise ValueError(f"{op}: the offset does not fit uint32: {offset}.")
     return constant(offset, dtypes.uint32, "offset")
 
 
