@@ -67,7 +67,8 @@ def mlp_data(sizes: Sequence[int], batch: int = 64) -> Tuple[Any, np.ndarray, np
 
 
 # ---------------------------------------------------------------------------- a transformer
-def transformer_layer(np_like: Any, softmax: Callable[..., Any], gelu: Callable[..., Any]) -> Callable[..., Any]:
+def transformer_layer(np_like: Any, softmax: Callable[..., Any], gelu: Callable[..., Any], heads: int = HEADS,
+                      ) -> Callable[..., Any]:
     """One pre-norm layer: attention, then two dense layers."""
     def norm(x: Any, scale: Any, shift: Any) -> Any:
         d = x - np_like.mean(x, axis=-1, keepdims=True)
@@ -76,8 +77,8 @@ def transformer_layer(np_like: Any, softmax: Callable[..., Any], gelu: Callable[
     def layer(p: Dict[str, Any], x: Any) -> Any:
         batch, length, width = x.shape
         h = norm(x, p["scale1"], p["shift1"])
-        q, k, v = ((h @ p[n]).reshape(batch, length, HEADS, width // HEADS).transpose(0, 2, 1, 3) for n in "qkv")
-        weights = softmax(q @ k.transpose(0, 1, 3, 2) * (width // HEADS) ** -0.5)
+        q, k, v = ((h @ p[n]).reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3) for n in "qkv")
+        weights = softmax(q @ k.transpose(0, 1, 3, 2) * (width // heads) ** -0.5)
         x = x + (weights @ v).transpose(0, 2, 1, 3).reshape(batch, length, width) @ p["o"]
         h = norm(x, p["scale2"], p["shift2"])
         return x + gelu(h @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]

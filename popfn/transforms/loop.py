@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from .bodies import (
     with_zeros,
 )
 from .cond import choose, of_lanes, zeros
-from .differentiate import jvp_jaxpr, spread
+from .differentiate import jvp_jaxpr, linearize_jaxpr, spread
 from .replay import inline
 from .scan import Scan
 from .simplify import without_dead_code
@@ -88,7 +88,7 @@ class While(Primitive):
     # ------------------------------------------------------------------ derivatives
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         avals, start = self.body.out_avals, self.num_consts
-        mask = self.mask_of(tangents)
+        mask = self.mask_of(tangents, lambda m: jvp_jaxpr(self.body, m).moves)
         pushed, moves = jvp_jaxpr(self.body, mask)
         moved = mask[start:]
 
@@ -103,10 +103,9 @@ class While(Primitive):
         results = bind(loop, self.joined(primals, [instantiate(t) for t in chosen(tangents, mask)], mask))
         return results[:len(avals)], spread(results[len(avals):], moved, avals)
 
-    def mask_of(self, tangents: Sequence[Any]) -> Mask:
+    def mask_of(self, tangents: Sequence[Any], moves: Callable[[Mask], Mask]) -> Mask:
         """Which operands move: those with a tangent, and the parts of the carry that come to."""
-        return carried(moving(tangents), self.num_consts, len(self.body.outputs),
-                       lambda m: jvp_jaxpr(self.body, m).moves)
+        return carried(moving(tangents), self.num_consts, len(self.body.outputs), moves)
 
     def joined(self, xs: Sequence[Any], ts: Sequence[Any], mask: Mask) -> List[Any]:
         """Operands and the tangents of those in the mask as operands of one loop."""
@@ -114,7 +113,7 @@ class While(Primitive):
         return [*consts, *t_consts, *carry, *t_carry]
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
-        if not any(self.mask_of(tangents)[self.num_consts:]):
+        if not any(self.mask_of(tangents, lambda m: linearize_jaxpr(self.body, m).moves)[self.num_consts:]):
             results = bind(self, primals)
             return results, tuple([Zero(a) for a in self.body.out_avals])
         if self.max_steps is None:

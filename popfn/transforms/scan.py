@@ -155,6 +155,10 @@ class Scan(Primitive):
     def transpose(self, ct: Sequence[Any], *args: Any) -> Tuple[Any, ...]:
         """One scan in the other direction, which carries the cotangents of the carry and adds up those of constants."""
         asked = tuple(type(x) is Linear for x in args)
+        if not self.length:  # the first carry is the result, whatever a step would make of it
+            zeros = [Zero(aval_of(x)) for x in args]
+            every = [*zeros[:self.num_consts], *ct[:self.num_carry], *zeros[self.num_consts + self.num_carry:]]
+            return tuple(c if on else None for c, on in zip(every, asked))
         linear = carried(asked, self.num_consts, self.num_carry, lambda m: reach(self.jaxpr, m))
         others_of, xs_of, carry_values = self.fixed_operands(args, linear)
         live = reach(self.jaxpr, linear)
@@ -180,8 +184,8 @@ class Scan(Primitive):
         totals, carry_cts, x_cts = cut(results, len(totals), len(carry_cts))
         totals = [convert(t, x.aval.dtype, x.aval.weak) for t, x in zip(totals, chosen(args[:start], wanted[:start]))]
         mask = (*wanted[:start], *given[:self.num_carry], *wanted[start + self.num_carry:])
-        every = spread([*totals, *carry_cts, *x_cts], mask, [aval_of(x) for x in args])
-        return tuple(c if on else None for c, on in zip(every, asked))
+        gathered = spread([*totals, *carry_cts, *x_cts], mask, [aval_of(x) for x in args])
+        return tuple(c if on else None for c, on in zip(gathered, asked))
 
     def fixed_operands(self, args: Sequence[Any], linear: Mask) -> Tuple[List[Any], List[Any], List[Any]]:
         """The constants and the arrays that are not linear, and the values that a carry that is not has in each step.
