@@ -150,9 +150,9 @@ def test_fori_loop_with_known_and_traced_bounds(bounds):
     def traced(m, n, lo, hi, x):
         more = {"max_steps": 9} if m is pf else {}
         return m.fori_loop(lo, hi, lambda i, a: n.sin(a) * i + x, x, **more)
-    agree(known, f32(0.4))
+    agree(known, f32(0.4), oracle="jax" if lower <= upper else "python")  # JAX 0.4.13 takes no bounds in reverse
     agree(traced, i32(lower), i32(upper), f32(0.4), reverse=False)
-    want = jax.grad(lambda x: lax.fori_loop(lower, upper, lambda i, a: jnp.sin(a) * i + x, x))(f32(0.4))
+    want = jax.grad(lambda x: lax.fori_loop(lower, max(lower, upper), lambda i, a: jnp.sin(a) * i + x, x))(f32(0.4))
     close(pf.jit(pf.grad(lambda x, lo, hi: traced(pf, pnp, lo, hi, x)))(f32(0.4), i32(lower), i32(upper)), want, "grad")
 
 

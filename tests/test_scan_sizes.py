@@ -76,7 +76,7 @@ NO_STEPS = [
     lambda m, n, c, x: m.scan(lambda c, _: ((c[1], n.sin(c[0])), c[0] * x), (c, x), None, length=0),
     lambda m, n, c, x: m.scan(lambda c, y: (n.tanh(c) + y * x, y), c, n.zeros((0, 3)), reverse=True),
     lambda m, n, c, x: m.scan(lambda c, y: (c, n.sin(y)), None, x[:0]),
-    lambda m, n, c, x: m.fori_loop(2, 1, lambda i, c: x * i, c),
+    lambda m, n, c, x: m.fori_loop(2, 2, lambda i, c: x * i, c),  # not 1: JAX 0.4.13 does not take that
     lambda m, n, c, x: m.while_loop(lambda c: n.sum(c) < 9, lambda c: n.sin(x), c, 0),
     lambda m, n, c, x: m.while_loop(lambda c: n.sum(c) > 9, lambda c: n.sin(x), c, 2),
     lambda m, n, c, x: m.fori_loop(0, 2, lambda i, c: m.scan(lambda d, _: (x * i, c), c, None, length=0)[0], c),

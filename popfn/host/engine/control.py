@@ -79,8 +79,10 @@ def write_repeat(s: Any, step: Step, position: int) -> None:
     refill: List[Tuple[Operand, Operand]] = []  # what each call gets a new copy of
     for i in range(len(outs), len(step.ins)):
         if i in facts.written and i not in by_reference:
-            copied = s.scratch(s.ins[i].shape, s.ins[i].dtype)
-            refill.append((copied, s.ins[i]))
+            copied, x = s.scratch(s.ins[i].shape, s.ins[i].dtype), s.ins[i]
+            if any(step.ins[i].root.uses is root.uses for root in step.modified):
+                x = s.compact(x)  # the loop itself changes what all calls are to get
+            refill.append((copied, x))
             arguments[i] = copied
     extra = _results(s, called)[len(outs) :]
 
@@ -131,6 +133,8 @@ def _arguments(
     arguments: List[Operand] = []
     back: List[Tuple[Operand, Operand]] = []
     is_loop = step.op.kind == "repeat"
+    part = list(part)
+    _check_apart(s, step, called, part, by_reference)
     for i, k in enumerate(part):
         place, x = step.ins[k], s.ins[k]
         root = place.root
@@ -176,11 +180,32 @@ def _check_alone(s: Any, step: Step, called: Any, i: int, by_reference: Sequence
     written = s.facts(called).written
     for k in by_reference:
         if k != i and step.ins[k].root.uses is step.ins[i].root.uses and (i in written or k in written):
-            raise popart_exception(
-                f"{step.op.kind}: the inputs {i} and {k} of {called!r} are different views of one storage, "
-                f"{step.ins[i].label} and {step.ins[k].label}, passed by reference, and one of them is written. "
-                "Pass the storage once."
-            )
+            raise _different_views(step, called, i, k, range(len(step.ins)))
+
+
+def _check_apart(s: Any, step: Step, called: Any, part: Sequence[int], by_reference: Sequence[int]) -> None:
+    """Refuse inputs by reference one of which is a copy that stands for a view of the other, if one is written."""
+    written = s.facts(called).written
+    for i in by_reference:
+        kin: List[Any] = []
+        queue = [step.ins[part[i]].root]
+        while queue:
+            root = queue.pop()
+            if not any(root is r for r in kin):
+                kin.append(root)
+                queue += root.linked
+        for k in by_reference:
+            other = step.ins[part[k]].root
+            if i < k and other is not kin[0] and any(other is r for r in kin) and (i in written or k in written):
+                raise _different_views(step, called, i, k, part)
+
+
+def _different_views(step: Step, called: Any, i: int, k: int, part: Sequence[int]) -> popart_exception:
+    return popart_exception(
+        f"{step.op.kind}: the inputs {i} and {k} of {called!r} are different views of one storage, "
+        f"{step.ins[part[i]].label} and {step.ins[part[k]].label}, passed by reference, and one of them is written. "
+        "Pass the storage once."
+    )
 
 
 WRITERS: Dict[str, Any] = {

@@ -71,6 +71,7 @@ class Root:
         is_output: Whether an output of the graph is in it.
         home: Where a local root lives instead of memory of its own: another root, or the index of an output.
         maker: The step that made a constant.
+        linked: Roots that hold the same values, one being a copy that stands for a view of the other.
         memory: For the compiler.
     """
 
@@ -86,6 +87,7 @@ class Root:
         "is_output",
         "home",
         "maker",
+        "linked",
         "memory",
     )
 
@@ -101,6 +103,7 @@ class Root:
         self.is_output = False
         self.home: Any = None
         self.maker: Any = None
+        self.linked: List[Root] = []
         self.memory: Any = None
 
     @property
@@ -389,6 +392,8 @@ class _Walk:
             if op.kind == "concat_":
                 offset += copied.strides[axis] * x.shape[axis]
             self.links.append((part, x))
+            part.root.linked.append(x.root)
+            x.root.linked.append(part.root)
             self.copy(x, part)
 
     def copy(self, source: Place, target: Place) -> None:
@@ -407,11 +412,11 @@ class _Walk:
             for i, (part, original) in enumerate(self.links):
                 if i in written_back:
                     continue
-                if upward and part.root is changed:
+                if upward and part.root.uses is changed.uses:
                     written_back.add(i)
                     self.copy(part, original)
                     queue.append((original.root, True))
-                elif original.root is changed:
+                elif original.root.uses is changed.uses:  # inputs by reference may be one tensor
                     self.copy(original, part)
                     queue.append((part.root, False))
 
