@@ -157,6 +157,7 @@ MEANINGS: Dict[str, Callable[..., Any]] = {name: plain(f) for name, f in dict(
     exp=np.exp, log=np.log, log1p=np.log1p, sqrt=np.sqrt, rsqrt=lambda x: 1 / np.sqrt(x), abs=np.abs, sign=np.sign,
     max=np.maximum, min=np.minimum, eq=np.equal, ne=np.not_equal, lt=np.less, le=np.less_equal, gt=np.greater,
     ge=np.greater_equal, rem=np.fmod, square=np.square, copy=np.array, copy_p=np.array, stop_gradient=np.array,
+    zeros_like=np.zeros_like, ones_like=np.ones_like,
     clamp=lambda low, x, high: np.minimum(np.maximum(x, low), high)).items()}
 MEANINGS.update({
     "and": plain(np.bitwise_and), "or": plain(np.bitwise_or), "not": plain(np.invert), "xor": plain(np.bitwise_xor),
