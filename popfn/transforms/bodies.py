@@ -9,7 +9,7 @@ import numpy as np
 from ..trace.aval import Aval, Shape, bool_
 from ..trace.errors import AxisError, MissingRuleError, located, message
 from ..trace.jaxpr import Atom, Jaxpr, Var, names
-from ..trace.primitive import MappedAxis, Zero
+from ..trace.primitive import MIXED, MappedAxis, Primitive, Zero
 from ..trace.prims import instantiate
 from ..trace.prims.collectives import AxisIndex, Collective, Pvary
 from ..trace.tracer import Trace, bind, current_trace
@@ -17,6 +17,17 @@ from .differentiate import spread
 from .replay import checked, inline, start_env
 
 Mask = Tuple[bool, ...]
+
+
+class HoldsJaxprs(Primitive):
+    """A primitive that holds jaxprs; their inputs say over which named axes its operands vary, in `operand_axes`."""
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        out = self.abstract(*avals)
+        return out if [a.varying for a in avals] == list(self.operand_axes(avals)) else MIXED
+
+    def uses_axis(self, name: str) -> bool:
+        return any(jaxpr.uses_axis(name) for jaxpr in getattr(self, "jaxprs", ()))
 
 
 # ---------------------------------------------------------------------------- values by groups

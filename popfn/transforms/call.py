@@ -11,14 +11,14 @@ import numpy as np
 from ..trace.aval import Aval, AxisNames
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Jaxpr
-from ..trace.primitive import MIXED, Linear, MappedAxis, Primitive, Zero
+from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.tracer import bind
-from .bodies import guard
+from .bodies import HoldsJaxprs, guard
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
 from .vmap import batch_jaxpr
 
 
-class Holder(Primitive):
+class Holder(HoldsJaxprs):
     """A primitive whose results are the outputs of its `jaxpr` for the operands; how it is transformed is its own."""
 
     jaxpr: Jaxpr
@@ -39,19 +39,12 @@ class Holder(Primitive):
     def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
         return [a.varying for a in self.jaxpr.in_avals]
 
-    def typed(self, avals: Tuple[Aval, ...]) -> Any:
-        out = self.abstract(*avals)
-        return out if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
-
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         return self.jaxpr.eval(*arrays)
 
     @abc.abstractmethod
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         """The results from one equation, their tangents from another."""
-
-    def uses_axis(self, name: str) -> bool:
-        return self.jaxpr.uses_axis(name)
 
     def lower(self, px: Any, *tensors: Any, graphs: Sequence[Any] = ()) -> Any:
         return px.ops.call(graphs[0], *tensors)

@@ -9,12 +9,13 @@ import numpy as np
 from ..trace.aval import Aval, AxisNames, bool_, int32
 from ..trace.errors import DtypeError, ShapeError
 from ..trace.jaxpr import Atom, Jaxpr, Var
-from ..trace.primitive import MIXED, Linear, MappedAxis, Primitive
+from ..trace.primitive import Linear, MappedAxis
 from ..trace.prims import argmax, broadcast_to, convert, eq, ge, le, pvary, select, sub, take
 from ..trace.prims.shaping import ranked, to_front
 from ..trace.tracer import aval_of, bind, literal
 from .bodies import (
     GraphInput,
+    HoldsJaxprs,
     Mask,
     Subgraph,
     behind,
@@ -35,7 +36,7 @@ from .vmap import batch_jaxpr
 
 
 @dataclass(frozen=True)
-class Cond(Primitive):
+class Cond(HoldsJaxprs):
     """The results of the branch with the number that the first operand says, for the other operands.
 
     The number is an int32 scalar, which is clamped into range, or a bool, which is False for the first of two branches.
@@ -68,10 +69,6 @@ class Cond(Primitive):
 
     def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
         return [avals[0].varying, *[a.varying for a in self.branches[0].in_avals]]
-
-    def typed(self, avals: Tuple[Aval, ...]) -> Any:
-        out = self.abstract(*avals)
-        return out if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
 
     def eval(self, index: np.ndarray, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         return self.branches[min(max(int(index), 0), len(self.branches) - 1)].eval(*arrays)
@@ -140,9 +137,6 @@ class Cond(Primitive):
             results = [select(ranked(takes, aval_of(new).ndim - 1), new, old) for new, old in zip(outs, results)] \
                 if results else list(outs)
         return tuple(results), (0,) * len(every)
-
-    def uses_axis(self, name: str) -> bool:
-        return any(jaxpr.uses_axis(name) for jaxpr in self.branches)
 
     def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Cond, List[Any]]:
         """The same without effects where the bool is False; see `bodies.guard`."""

@@ -11,12 +11,13 @@ from typing import Any, Callable, ClassVar, Optional, Sequence, Tuple, Union
 from ..trace.aval import Aval, AxisNames
 from ..trace.errors import ArgumentError, LoweringError, MissingRuleError, Source, message, user_source
 from ..trace.jaxpr import Jaxpr
-from ..trace.primitive import MIXED, Linear, MappedAxis, Primitive, Zero
+from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.prims import instantiate
 from ..trace.prims.collectives import psum, pvary
 from ..trace.prims.elementwise import convert
 from ..trace.prims.shaping import sum_over, transpose
 from ..trace.tracer import Trace, aval_of, bind, current_trace
+from .bodies import HoldsJaxprs
 from .call import Holder
 from .differentiate import moving_only
 from .inlining import inlined
@@ -186,7 +187,7 @@ class CustomVjp(Custom):
 
 
 @dataclass(frozen=True)
-class Pullback(Primitive):
+class Pullback(HoldsJaxprs):
     """The linear map whose transpose is a program; only the transpose is known.
 
     `backward` takes residuals, as many as said, and cotangents; the operands are the residuals and tangents.
@@ -202,9 +203,6 @@ class Pullback(Primitive):
     def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
         jaxpr = self.backward
         return [a.varying for a in jaxpr.in_avals[:self.residuals] + jaxpr.out_avals]
-
-    def typed(self, avals: Tuple[Aval, ...]) -> Any:
-        return self.abstract(*avals) if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
 
     def eval(self, *arrays: Any) -> Any:
         raise forward_mode(self.backward.name)

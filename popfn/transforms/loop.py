@@ -9,11 +9,12 @@ import numpy as np
 from ..trace.aval import Aval, AxisNames, bool_, int32
 from ..trace.errors import LoweringError, MissingRuleError, ShapeError, message
 from ..trace.jaxpr import Jaxpr, Var
-from ..trace.primitive import MIXED, MappedAxis, Primitive, Zero
+from ..trace.primitive import MappedAxis, Zero
 from ..trace.prims import argmax, convert, gt, instantiate, select, sum_over
 from ..trace.prims.shaping import in_lanes, ranked, to_front
 from ..trace.tracer import aval_of, bind, literal
 from .bodies import (
+    HoldsJaxprs,
     Mask,
     Subgraph,
     behind,
@@ -37,7 +38,7 @@ from .vmap import batch_jaxpr
 
 
 @dataclass(frozen=True)
-class While(Primitive):
+class While(HoldsJaxprs):
     """A carry that `body` replaces for as long as `cond` is true of it.
 
     Both take the constants, which are the first operands, and the carry. With `max_steps` the loop ends after so many
@@ -72,10 +73,6 @@ class While(Primitive):
 
     def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
         return [a.varying for a in self.body.in_avals]
-
-    def typed(self, avals: Tuple[Aval, ...]) -> Any:
-        out = self.abstract(*avals)
-        return out if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         consts, carry = arrays[:self.num_consts], arrays[self.num_consts:]
@@ -189,9 +186,6 @@ class While(Primitive):
         test, turn = self.body.remember(("lanes of while", self.cond, axis, places), lambda: (
             rebuilt(self.cond.name, avals, any_goes), rebuilt(self.body.name, avals, step)))
         return bind(While(test, turn, start, self.max_steps), [*consts, goes, *carry])[1:], (0,) * count
-
-    def uses_axis(self, name: str) -> bool:
-        return self.cond.uses_axis(name) or self.body.uses_axis(name)
 
     def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[While, List[Any]]:
         """The same without effects where the bool is False; see `bodies.guard`."""

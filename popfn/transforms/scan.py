@@ -12,13 +12,14 @@ import numpy as np
 from ..trace.aval import Aval, AxisNames, float16, float32
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
-from ..trace.primitive import MIXED, Linear, MappedAxis, Primitive, Zero
+from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.prims import add, convert, instantiate, transpose
 from ..trace.prims.lowering import px_dtype
 from ..trace.prims.shaping import in_lanes
 from ..trace.tracer import aval_of, bind
 from .bodies import (
     GraphInput,
+    HoldsJaxprs,
     Mask,
     Subgraph,
     behind,
@@ -40,7 +41,7 @@ from .vmap import batch_jaxpr
 
 
 @dataclass(frozen=True)
-class Scan(Primitive):
+class Scan(HoldsJaxprs):
     """`length` steps of a jaxpr.
 
     The operands are constants, equal in all steps; the first carry; and arrays with one element for each step along
@@ -84,10 +85,6 @@ class Scan(Primitive):
 
     def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
         return [a.varying for a in self.jaxpr.in_avals]
-
-    def typed(self, avals: Tuple[Aval, ...]) -> Any:
-        out = self.abstract(*avals)
-        return out if [a.varying for a in avals] == self.operand_axes(avals) else MIXED
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         consts, carry, xs = self.parts(arrays)
@@ -223,9 +220,6 @@ class Scan(Primitive):
         results = bind(Scan(body, self.length, self.num_consts, self.num_carry, self.reverse), [*consts, *carry, *xs])
         new, ys = cut(out_dims, self.num_carry)
         return results, (*new, *[None if d is None else d + 1 for d in ys])
-
-    def uses_axis(self, name: str) -> bool:
-        return self.jaxpr.uses_axis(name)
 
     def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Scan, List[Any]]:
         """The same without effects where the bool is False; see `bodies.guard`."""

@@ -5,6 +5,7 @@ some dozen steps and, while they run, one integer per bit. On the IPU that is sl
 """
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence, Tuple
 
@@ -69,9 +70,9 @@ class Bitwise(Elementwise):
         return ops.add(total, negative)
 
     @staticmethod
+    @abc.abstractmethod
     def combine(ops: Any, x: Any, y: Any) -> Any:
         """The operation on bools."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

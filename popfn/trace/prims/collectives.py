@@ -22,7 +22,7 @@ from .elementwise import convert, div
 from .indexing import take
 from .kinds import mul, safe_mul
 from .reduce import max_over, min_over
-from .shaping import Dims, check_axes, check_dtype, in_lanes, interned, sum_over, to_front, transpose
+from .shaping import Dims, check_axes, check_dtype, in_lanes, interned, moved, sum_over, to_front, transpose
 from .structural import iota
 
 Names = Tuple[str, ...]
@@ -178,7 +178,7 @@ class AllGather(LinearCollective):
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, Optional[int]]:
         (x,), (dim,) = args, dims
         if axis.name == self.axis_name:
-            return from_front(in_lanes(x, dim, axis), self.axis), None
+            return moved(in_lanes(x, dim, axis), 0, self.axis), None
         return all_gather(to_front(x, dim), self.axis_name, self.size, self.axis + 1), 0
 
 
@@ -302,13 +302,6 @@ class AxisIndex(Collective):
 def quoted(names: Sequence[str]) -> str:
     """Names of axes as an error shows them."""
     return ", ".join(map(repr, names))
-
-
-def from_front(x: Any, to: int) -> Any:
-    """x with its first axis at another place."""
-    order = list(range(1, aval_of(x).ndim))
-    order.insert(to, 0)
-    return transpose(x, tuple(order))
 
 
 def pvary(x: Any, names: AxisNames) -> Any:
