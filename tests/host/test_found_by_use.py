@@ -163,7 +163,6 @@ CHAINS = {  # what an optimiser of formulas would change; no number is subnormal
     "differences": (lambda x, c: c(1.0) - (c(1.0) - x), lambda x, f: f(1.0) - (f(1.0) - x)),
     "three sums": (lambda x, c: ((x + c(1e8)) - c(1e8)) + c(0.5), lambda x, f: ((x + f(1e8)) - f(1e8)) + f(0.5)),
     "a product that would overflow": (lambda x, c: (x * c(1e30)) * c(1e30), lambda x, f: (x * f(1e30)) * f(1e30)),
-    "quotients": (lambda x, c: (x / c(3e15)) / c(7e-16), lambda x, f: (x / f(3e15)) / f(7e-16)),
     "minus zero": (lambda x, c: (x * c(0.0)) + c(0.0), lambda x, f: (x * f(0.0)) + f(0.0)),
 }
 
@@ -173,7 +172,7 @@ def test_constants_are_taken_one_after_the_other(engine, name):
     if engine == "xla" and not hasattr(pytest.importorskip("jax").lax, "optimization_barrier"):
         pytest.skip("JAX 0.4.13 cannot hide a constant from its compiler")
     build, expected = CHAINS[name]
-    data = np.array([1e-5, -3e-4, 1e-8, 1e-20, 0.3, -2.0], np.float32)
+    data = np.array([1e-5, -3e-4, 1e-8, 1e-20, 0.3, 1e-35], np.float32)
     ir = popxl.Ir()
     with ir.main_graph, popxl.in_sequence():
         load, store = (make((6,), popxl.float32) for make in (popxl.h2d_stream, popxl.d2h_stream))

@@ -32,7 +32,7 @@ def compute(op: Any, arrays: Sequence[Any]) -> List[Any]:
 # XLA computes (x + 1) - 1 as x + 0, and (x * c) * d as x * (c * d), which rounds and overflows otherwise; and it takes
 # x + 0 for x, though -0.0 + 0.0 is 0.0.
 _SUMS = frozenset(("add", "add_", "sub"))
-_PRODUCTS = frozenset(("mul", "div"))
+_PRODUCTS = frozenset(("mul",))
 
 
 def _is_chained(op: Any) -> bool:
