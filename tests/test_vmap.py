@@ -93,6 +93,13 @@ def test_python_sees_no_values_under_vmap():
         pf.vmap(lambda a: a if a > 0 else -a)(W)
 
 
+def ruled():
+    """A function with a rule of its own for reverse mode."""
+    f = pf.custom_vjp(lambda a: a ** 3)
+    f.defvjp(lambda a: (a ** 3, a), lambda a, ct: (3 * a * a * ct,))
+    return f
+
+
 # ---------------------------------------------------------------------------- collectives
 def lanes(m, f, *args, **options):
     return m.vmap(f, axis_name="i", **options)(*args)
@@ -164,6 +171,22 @@ def test_grad_inside_by_what_all_lanes_share_is_summed():
     close(inside, 2 * X.T @ (X @ W), 1e-5)
     mean = lanes(pf, pf.grad(lambda w, a: pf.pmean(loss(w, a), "i")), W, X, in_axes=(None, 0), out_axes=None)
     close(mean, 2 * X.T @ (X @ W) / 3, 1e-5)
+
+
+@pytest.mark.parametrize("name, f", [
+    ("jit", pf.jit(lambda a: a * a.sum())),
+    ("scan", lambda a: pf.scan(lambda c, x: (c * x, None), a, a)[0]),
+    ("cond", lambda a: pf.cond(a.sum() > 0, lambda a: a * a, pnp.sin, a)),
+    ("custom_vjp", ruled()),
+])
+def test_what_all_lanes_share_goes_into_a_body_that_varies(name, f):
+    """A cotangent that is one for all lanes: its gradient is the sum over them."""
+    def lane(a):
+        return pf.grad(lambda c: pf.vjp(f, a)[1](c)[0].sum())(W)
+
+    def whole(c):
+        return sum(pf.vjp(f, a)[1](c)[0].sum() for a in X)
+    close(lanes(pf, lane, X, out_axes=None), pf.grad(whole)(W), 1e-5)
 
 
 def test_second_order_through_collectives():
