@@ -2,6 +2,7 @@
 import os
 import sys
 
+WHOLE_MACHINE = dict(os.environ), os.sched_getaffinity(0)  # for what is measured on every core
 CORE = int(sys.argv[sys.argv.index("--core") + 1]) if "--core" in sys.argv else 0
 os.sched_setaffinity(0, {CORE})  # before any library counts the cores
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

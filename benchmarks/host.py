@@ -1,4 +1,4 @@
-"""The engines of popfn.host against jax.jit of the same maths, on one core.
+"""The engines of popfn.host against jax.jit of the same maths, on one core; replicas on all.
 
     python benchmarks/host.py [--rounds N] [--core C] [steps | first | loops | replicas | memory ...]
 
@@ -18,8 +18,8 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 import tracemalloc
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
 import _one_core  # before the libraries that count cores
@@ -27,11 +27,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _compare import alternate
-from _networks import RATE, mlp_data, mlp_ours, mlp_theirs, transformer_data, transformer_ours, transformer_theirs
+from _networks import mlp_data, mlp_ours, mlp_theirs, transformer_data, transformer_ours, transformer_theirs
 
 import popfn as pf
 import popfn.host as popxl
-from popfn.host import ops
 from popfn.host.engine import compile_program
 from popfn.host.engine.kernels import KERNELS
 
@@ -120,92 +119,29 @@ def loops(rounds: int) -> None:
 
 
 # ---------------------------------------------------------------------------- replicas
-def replicated_mlp(name: str) -> Any:
-    """A function that makes a data-parallel step of the MLP on replicas and returns the loss."""
-    params, x, y = mlp_data(MLP)
-    flat = [array for layer in params for array in layer]
-    ir = popxl.Ir(replication=REPLICAS)
-    with ir.main_graph, popxl.in_sequence():
-        load_x = popxl.h2d_stream((len(x) // REPLICAS, x.shape[1]), popxl.float32)
-        load_y = popxl.h2d_stream((len(x) // REPLICAS,), popxl.int32)
-        store = popxl.d2h_stream((), popxl.float32)
-        variables = [popxl.variable(array, name=f"p{i}") for i, array in enumerate(flat)]
-
-        def loss(x: Any, y: Any, *args: Any) -> Any:
-            for w, b in zip(args[:-2:2], args[1:-2:2]):
-                x = ops.gelu(x @ w + b)
-            return ops.nll_loss(ops.softmax(x @ args[-2] + args[-1], 1), y)
-        inputs = [ops.host_load(load_x), ops.host_load(load_y)] + variables
-        forward = ir.create_graph(loss, inputs[0], inputs[1], *variables)
-        call = ops.call_with_info(forward, *inputs)
-        backward = popxl.transforms.autodiff(forward, grads_required=forward.inputs[2:])
-        grads = ops.call(backward.graph, popxl.constant(1.0), inputs_dict=backward.inputs_dict(call))
-        ops.host_store(store, call.outputs[0])
-        for v, grad in zip(variables, grads):
-            ops.var_updates.accumulate_(v, ops.collectives.replicated_all_reduce(grad, "mean"), -RATE)
-    with engine(name):
-        session = popxl.Session(ir)
-    session.__enter__()  # it stays attached while the process lasts
-    feeds = {load_x: x.reshape(REPLICAS, -1, x.shape[1]), load_y: y.reshape(REPLICAS, -1)}
-    return lambda: float(session.run(feeds)[store].mean())
-
-
-def sharded_mlp() -> Any:
-    """The same by shard_map on as many devices."""
-    from jax.sharding import Mesh, PartitionSpec
-    shard_map: Any = jax.shard_map if hasattr(jax, "shard_map") else __import__(
-        "jax.experimental.shard_map", fromlist=["shard_map"]).shard_map
-    params, x, y = mlp_data(MLP)
-    local = mlp_theirs()
-
-    def step(params: Any, x: Any, y: Any) -> Any:
-        new, value = local(params, x, y)  # by plain gradient descent the mean of the steps is the step by the mean
-        return jax.lax.pmean(new, "r"), jax.lax.pmean(value, "r")
-    mesh = Mesh(np.array(jax.devices()), ("r",))
-    rows, same = PartitionSpec("r"), PartitionSpec()
-    jitted = jax.jit(shard_map(step, mesh=mesh, in_specs=(same, rows, rows), out_specs=(same, same)), donate_argnums=0)
-    state = [jax.tree_util.tree_map(jnp.asarray, params)]
-
-    def run() -> float:
-        state[0], value = jitted(state[0], x, y)
-        jax.block_until_ready(state[0])
-        return float(value)
-    return run
-
-
-def serve_sharded() -> None:
-    """In the other process: make a step for each line, and answer with the loss and the seconds."""
-    run = sharded_mlp()
-    for _ in sys.stdin:
-        start = time.process_time()
-        value = run()
-        print(value, time.process_time() - start, flush=True)
-
-
 def replicas(rounds: int) -> None:
-    """Print the rows of the data-parallel step."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={REPLICAS}"
-    command = [sys.executable, __file__, "--core", str(_one_core.CORE), "sharded"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, "XLA_FLAGS": flags}) as other:
-        assert other.stdin is not None and other.stdout is not None
-
-        def theirs() -> List[float]:
-            print(file=other.stdin, flush=True)
-            return [float(word) for word in other.stdout.readline().split()]
-        runs = {name: replicated_mlp(name) for name in ("numpy", "xla")}
-        times: Dict[str, List[float]] = {name: [] for name in (*runs, "theirs")}
+    """Print the rows of the data-parallel step: each side in a process of its own, on every core, by the clock."""
+    environment, cores = _one_core.WHOLE_MACHINE
+    devices = f"--xla_force_host_platform_device_count={REPLICAS} {environment.get('XLA_FLAGS', '')}"
+    names = ("numpy", "xla", "shard_map")
+    os.sched_setaffinity(0, cores)  # which the processes inherit
+    with contextlib.ExitStack() as stack:
+        script = str(Path(__file__).with_name("_replicas.py"))
+        sides = {name: stack.enter_context(subprocess.Popen(
+            [sys.executable, script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**environment, "JAX_PLATFORMS": "cpu", **({"XLA_FLAGS": devices} if name == "shard_map" else {})},
+        )) for name in names}
+        times: Dict[str, List[float]] = {name: [] for name in names}
         for i in range(rounds + 3):  # the first ones compile and warm up
-            losses = []
-            for name, run in runs.items():
-                start = time.process_time()
-                losses.append(run())
-                times[name].append(time.process_time() - start)
-            loss, seconds = theirs()
-            times["theirs"].append(seconds)
-            if max(abs(x - loss) for x in losses) > 1e-3 * abs(loss):
-                raise SystemExit(f"the losses of the replicas differ in step {i}: {losses}, {loss}")
-        other.stdin.close()
+            losses = {}
+            for name, side in sides.items():
+                assert side.stdin is not None and side.stdout is not None
+                print(file=side.stdin, flush=True)
+                losses[name], seconds = map(float, side.stdout.readline().split())
+                times[name].append(seconds)
+            if max(losses.values()) - min(losses.values()) > 1e-3 * abs(losses["shard_map"]):
+                raise SystemExit(f"the losses of the replicas differ in step {i}: {losses}")
+    os.sched_setaffinity(0, {_one_core.CORE})
     numpy_s, xla_s, theirs_s = (statistics.median(seen[3:]) for seen in times.values())
     row(f"MLP, {REPLICAS} replicas, step, NumPy engine", numpy_s, theirs_s, 0.5)
     row(f"MLP, {REPLICAS} replicas, step, XLA engine", xla_s, theirs_s, 0.5)
@@ -276,8 +212,6 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help="what to measure: all unless told", default=PARTS)
     arguments = parser.parse_args()
     rounds, parts = arguments.rounds, arguments.parts
-    if parts == ["sharded"]:
-        serve_sharded()
     if "steps" in parts:
         steps("MLP", mlp_ours, mlp_theirs, mlp_data(MLP), rounds, {"numpy": 1.7, "xla": 1.05})
         steps("transformer", transformer_ours, transformer_theirs, transformer_data(4), max(5, rounds // 3),
