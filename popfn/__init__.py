@@ -13,6 +13,7 @@ from . import (
     optim as optim,
     random as random,
 )
+from ._batch import HostStream as HostStream, batch_serialise as batch_serialise
 from ._checkpoint import (
     checkpoint as checkpoint,
     checkpoint_name as checkpoint_name,
@@ -50,6 +51,9 @@ from ._derivatives import (
     jacrev as jacrev,
     linear_transpose as linear_transpose,
 )
+from ._memory import load as load, remote as remote
+from ._phases import fwd_and_grad as fwd_and_grad
+from ._remote import Remote as Remote, remote_buffer as remote_buffer
 from ._vmap import vmap as vmap
 from .api import (
     eval_shape as eval_shape,

@@ -164,13 +164,14 @@ def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str], 
 
 
 def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None, target: str = "auto",
-          **kwargs: Any) -> Program:
+          io_tiles: int = 0, **kwargs: Any) -> Program:
     """The PopXL program of `f` for arguments of these types: arrays, avals (`pf.spec`) or a mix of them.
 
     `state` names the arguments, by number, that live on the device. `f` then returns their new values first: a tuple
     (new state, result), or for several state arguments (new, ..., new, result). Without any arguments the types are
     taken from f's jaxtyping annotations. `target` is "sdk" for Graphcore's PopXL, "host" for popfn's own, "auto" for
-    the SDK where there is one.
+    the SDK where there is one. `io_tiles` sets so many tiles of each IPU apart for input and output, which the io modes
+    "io" and "io_overlapped" of `batch_serialise` need.
 
     Raises InputError where the new state is not of the state's type, and what tracing raises.
 
@@ -190,6 +191,8 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
         if not is_index(n) or not -count <= n < count:
             raise ArgumentError(message(f"lower: state={state!r}, but {function_name(f)} has {count} arguments here",
                                         at=user_source(2)))
+    if not is_index(io_tiles) or io_tiles < 0:
+        raise ArgumentError(message(f"lower: io_tiles is a number of 0 or more, got {io_tiles!r}", at=user_source(2)))
     given = tracing.arguments("lower", f, args, kwargs)
     traced = tracing.trace(f, given)
     if traced.captures:
@@ -198,4 +201,5 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
                                     "way out: call pf.lower outside of traced functions", at=user_source(2)))
     names = tracing.argument_names(f, args, kwargs)
     return build_program(without_rules(traced.jaxpr), list(zip(names, given.structures)),
-                         tuple(n % count for n in numbers), traced.out_tree, target=target, name=traced.jaxpr.name)
+                         tuple(n % count for n in numbers), traced.out_tree, target=target, name=traced.jaxpr.name,
+                         io_tiles=io_tiles)

@@ -448,7 +448,7 @@ def common(a: Aval, b: Aval) -> Optional[Aval]:
         return None
     if any(x.dtype != dtype and not x.weak for x in (a, b)):
         return None
-    return Aval(a.shape, dtype, weak, a.varying | b.varying)
+    return Aval(a.shape, dtype, weak, a.varying | b.varying, a.memory)
 
 
 def _returning(jaxpr: Jaxpr, avals: Sequence[Aval]) -> Jaxpr:
@@ -458,7 +458,8 @@ def _returning(jaxpr: Jaxpr, avals: Sequence[Aval]) -> Jaxpr:
 
     def f(*args: Any) -> Sequence[Any]:
         outs = inline(jaxpr, args)
-        return [over(prims.convert(y, a.dtype, a.weak), a.varying) for y, a in zip(outs, avals)] + outs[len(avals):]
+        firsts = [prims.place(prims.convert(y, a.dtype, a.weak), a.memory) for y, a in zip(outs, avals)]
+        return [over(y, a.varying) for y, a in zip(firsts, avals)] + outs[len(avals):]
     return rebuilt(jaxpr.name, jaxpr.in_avals, f)
 
 

@@ -1,13 +1,14 @@
 """vmap as a user meets it: which leaves have the mapped axis, and where."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, Optional, Sequence, Union
 
 from . import _tracing as tracing, numpy as pnp
+from ._axes import argument_axes, argument_entries, result_entries
 from .api import Function, decorator, is_index, wraps
 from .trace import tree
 from .trace.aval import Aval
-from .trace.errors import ArgumentError, TreeError, function_name, message, user_source
+from .trace.errors import ArgumentError, function_name, message, user_source
 from .trace.primitive import MappedAxis
 from .transforms.replay import inline
 from .transforms.vmap import batch_jaxpr, lane_aval
@@ -38,46 +39,19 @@ def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optiona
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         given = tracing.arguments("vmap", f, args, kwargs, arrays=True)
-        dims = _input_axes(f, in_axes, given)
+        entries = argument_entries("vmap", "in_axes", f, in_axes, given, 0)
+        dims = argument_axes("vmap", f, entries, given, "map over", "what is the same for every element")
         size = _size(f, given, dims, axis_size)
         axis = MappedAxis(size, axis_name)
         lanes = [a if d is None else lane_aval(a, d, axis) for a, d in zip(given.avals, dims)]
         traced = tracing.trace(f, given._replace(avals=lanes), axes={axis_name: size} if axis_name else None)
-        wanted = _output_axes(f, out_axes, traced)
+        wanted = result_entries("vmap", "out_axes", f, out_axes, traced)
         every = (None,) * len(traced.captures) + tuple(dims)
         batched = batch_jaxpr(traced.jaxpr, axis, every)
         outs = inline(batched.jaxpr, [*traced.captures, *given.leaves])
         return traced.outputs([
             _placed(f, traced, i, *result, axis) for i, result in enumerate(zip(outs, batched.dims, wanted))])
     return wrapper
-
-
-def _input_axes(f: Function, in_axes: Any, given: tracing.Arguments) -> List[Optional[int]]:
-    """The mapped axis of each leaf, counted from the front."""
-    count = len(given.args)
-    entries = in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * count
-    if len(entries) != count:
-        raise ArgumentError(message(
-            f"vmap: in_axes has {len(entries)} entries, but {function_name(f)} was called with {count} positional "
-            "arguments", f"seen: in_axes={in_axes!r}", at=user_source(3)))
-    names = tracing.argument_names(f, given.args, given.kwargs)
-    dims: List[Any] = []
-    for entry, structure, name in zip([*entries, *[0] * len(given.kwargs)], given.structures, names):
-        try:
-            dims += tree.prefix_leaves(entry, structure)
-        except TreeError as e:
-            raise ArgumentError(message(f"vmap: in_axes for argument {name} of {function_name(f)} is no tree above it: "
-                                        f"{e}", f"seen: {entry!r}", at=user_source(3))) from None
-    for i, (d, aval) in enumerate(zip(dims, given.avals)):
-        if d is None:
-            continue
-        if not is_index(d) or not -aval.ndim <= d < aval.ndim:
-            path = tracing.leaf_names(f, given.args, given.kwargs)[i]
-            way = "write None in in_axes for what is the same for every element" if not aval.ndim else None
-            raise ArgumentError(message(f"vmap: argument {path} of {function_name(f)} is {aval}, which has no axis "
-                                        f"{d!r} to map over", f"way out: {way}" if way else None, at=user_source(3)))
-        dims[i] = int(d) % aval.ndim
-    return dims
 
 
 def _size(f: Function, given: tracing.Arguments, dims: Sequence[Optional[int]], axis_size: Optional[int]) -> int:
@@ -99,15 +73,6 @@ def _size(f: Function, given: tracing.Arguments, dims: Sequence[Optional[int]], 
         raise ArgumentError(message(f"vmap: the mapped axes of {function_name(f)}'s arguments differ in size",
                                     *(f"seen: {s}" for s in seen), at=user_source(3)))
     return next(iter(sizes)) if axis_size is None else int(axis_size)
-
-
-def _output_axes(f: Function, out_axes: Any, traced: tracing.Traced) -> List[Any]:
-    """Where each leaf of the result is to have the axis."""
-    try:
-        return tree.prefix_leaves(out_axes, traced.out_tree)
-    except TreeError as e:
-        raise ArgumentError(message(f"vmap: out_axes is no tree above the result of {function_name(f)}: {e}",
-                                    f"seen: out_axes={out_axes!r}", at=user_source(3))) from None
 
 
 def _placed(f: Function, traced: tracing.Traced, i: int, x: Any, dim: Optional[int], want: Union[None, int, Any],

@@ -7,6 +7,7 @@ also a decorator, with or without arguments, and keeps the wrapped function's na
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -257,18 +258,38 @@ def vjp(f: Function, *primals: Any, has_aux: bool = False) -> Tuple[Any, ...]:
     if has_aux:
         check_aux("vjp", f, traced)
     out_tree = traced.out_tree.children()[0] if has_aux else traced.out_tree
-    out_avals = traced.jaxpr.out_avals[:out_tree.num_leaves]
-
-    def pull_back(ct: Any) -> Tuple[Any, ...]:
-        cts = matched("vjp", "cotangent", ct, out_tree, out_avals, "result")
-        cts += [pnp.zeros(a.shape, dtype=a.dtype) for a in traced.jaxpr.out_avals[len(cts):]]
-        given = [c for c, on in zip(cts, cut.moves) if on]
-        linear = (False,) * len(residuals) + (True,) * len(leaves)
-        program, moves = transpose_jaxpr(cut.linear, linear, (True,) * len(given))
-        got = spread_zeros(inline(program, [*residuals, *given]), moves, cut.linear.in_avals[len(residuals):])
-        return tuple(tracing.unflatten_arguments(got, structures, len(primals), ())[0])
+    pull_back = Pullback(residuals, cut.linear, cut.moves, out_tree, traced.jaxpr.out_avals, tuple(structures))
     result = traced.outputs(outs)
     return (result[0], pull_back, result[1]) if has_aux else (result, pull_back)
+
+
+@dataclass(frozen=True)
+class Pullback:
+    """The function that `vjp` gives, from a cotangent of the result to a tuple of cotangents of the primals.
+
+    It is a pytree, whose leaves are the residuals: a scan can hand it from one loop to another.
+    """
+
+    residuals: List[Any]
+    linear: Jaxpr
+    moves: Tuple[bool, ...]
+    out_tree: tree.TreeDef
+    out_avals: Tuple[Aval, ...]  # of aux too, which stands behind the result
+    structures: Tuple[tree.TreeDef, ...]
+
+    def __call__(self, ct: Any) -> Tuple[Any, ...]:
+        cts = matched("vjp", "cotangent", ct, self.out_tree, self.out_avals[:self.out_tree.num_leaves], "result")
+        cts += [pnp.zeros(a.shape, dtype=a.dtype) for a in self.out_avals[len(cts):]]
+        given = [c for c, on in zip(cts, self.moves) if on]
+        count = len(self.residuals)
+        avals = self.linear.in_avals[count:]
+        program, moves = transpose_jaxpr(self.linear, (False,) * count + (True,) * len(avals), (True,) * len(given))
+        got = spread_zeros(inline(program, [*self.residuals, *given]), moves, avals)
+        return tuple(tracing.unflatten_arguments(got, self.structures, len(self.structures), ())[0])
+
+
+tree.register(Pullback, lambda p: (p.residuals, (p.linear, p.moves, p.out_tree, p.out_avals, p.structures)),
+              lambda static, residuals: Pullback(list(residuals), *static))
 
 
 def linearize(f: Function, *primals: Any) -> Tuple[Any, Function]:

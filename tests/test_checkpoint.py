@@ -15,7 +15,7 @@ from popfn.trace.parse import primitives
 from popfn.transforms.checkpoint import DOTS, Checkpoint
 from popfn.transforms.custom import without_rules
 from popfn.transforms.differentiate import linearize_jaxpr
-from popfn.transforms.inlining import bodies
+from popfn.transforms.replay import jaxprs_of
 
 POLICIES: List[Any] = ["nothing", "everything", "dots", pf.save_only_names("a"), pf.save_only_names("a", "b"), ()]
 rng = np.random.default_rng(0)
@@ -151,7 +151,8 @@ def test_a_scan_stacks_the_carry_only():
 
 def count(jaxpr: Jaxpr, name: str) -> int:
     """How often a primitive runs, called functions included."""
-    return sum((eqn.primitive.name == name) + sum(count(j, name) for js in bodies(eqn.primitive).values() for j in js)
+    return sum((eqn.primitive.name == name) + sum(
+        count(j, name) for value in eqn.primitive.params().values() for j in jaxprs_of(value))
                for eqn in jaxpr.eqns)
 
 

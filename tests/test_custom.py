@@ -22,7 +22,7 @@ from popfn.trace.errors import (
 from popfn.trace.jaxpr import Jaxpr
 from popfn.transforms.custom import CustomJvp, CustomVjp, without_rules
 from popfn.transforms.differentiate import jvp_jaxpr
-from popfn.transforms.inlining import bodies
+from popfn.transforms.replay import jaxprs_of
 
 OURS = SimpleNamespace(np=pnp, custom_jvp=pf.custom_jvp, custom_vjp=pf.custom_vjp, jit=pf.jit, scan=pf.scan,
                        cond=pf.cond, jvp=pf.jvp, grad=pf.grad, vmap=pf.vmap)
@@ -258,7 +258,7 @@ def test_forward_mode_equals_jax(function):
 # ---------------------------------------------------------------------------- what the programs are
 def all_equations(jaxpr: Jaxpr) -> List[str]:
     names = [eqn.primitive.name for eqn in jaxpr.eqns]
-    return names + [n for eqn in jaxpr.eqns for js in bodies(eqn.primitive).values() for j in js
+    return names + [n for eqn in jaxpr.eqns for value in eqn.primitive.params().values() for j in jaxprs_of(value)
                     for n in all_equations(j)]
 
 

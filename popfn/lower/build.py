@@ -9,20 +9,40 @@ import inspect
 import itertools
 import keyword
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..trace.aval import BY_NAME, FLOAT8, SHORT
+from ..trace.aval import BY_NAME, DEVICE, FLOAT8, HOST, REMOTE, SHORT
 from ..trace.errors import InputError, LoweringError, located, message, user_source
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
 from ..trace.prims.effects import Print
+from ..trace.prims.memory import Parts, Place
+from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead
 from ..trace.prims.shaping import Broadcast
 from ..trace.prims.structural import Concat, Pad
-from ..transforms.bodies import GraphInput, Subgraph
+from ..transforms.bodies import GraphInput, Row, Subgraph, is_far, is_remote
+from .handles import made_in_place, with_handles
+from .memory import (
+    Layout,
+    by_entries,
+    same_entries,
+    subgraphs,
+    tied,
+    wholes,
+    with_own_entries,
+    with_results_near,
+    with_state_stored,
+)
+from .pipeline import Pipeline, goes_through_io_tiles
+from .placement import Streamed, placed
 from .record import Body, Recording
 from .target import Target
+from .transfer import Stored, Stream
+
+#: The remote buffer or stream that a value outside of the device is in.
+Bound = Dict[Any, Any]
 
 
 class Signature(NamedTuple):
@@ -39,61 +59,88 @@ class Signature(NamedTuple):
 class Built(NamedTuple):
     """An Ir and what goes in and out of it; None stands where nothing is to be transferred.
 
-    `loads` has a stream for each input of the jaxpr that is not state and that something reads, `variables` one for
-    each leaf of the state that changes or is read, `stores` a stream for each result that is not empty.
+    `loads` has a stream for each input of the jaxpr that is not state and that something reads, `variables` the
+    variables of each leaf of the state that changes or is read, `stores` a stream for each result that is not empty.
     """
 
     ir: Any
-    loads: Tuple[Any, ...]
-    variables: Tuple[Any, ...]
-    stores: Tuple[Any, ...]
+    loads: Tuple[Optional[Stream], ...]
+    variables: Tuple[Optional[Stored], ...]
+    stores: Tuple[Optional[Stream], ...]
     main: Body
+    io_tiles: int
+
+    @property
+    def transfers(self) -> int:
+        """How many elements of a stream a run takes at most."""
+        return int(self.ir.num_host_transfers)
 
 
-def build(jaxpr: Jaxpr, signature: Signature, target: Target) -> Built:
-    """The Ir of a jaxpr. Raises LoweringError, with the user's line, if a lower rule fails or breaks its contract."""
+def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0) -> Built:
+    """The Ir of a jaxpr, with so many IO tiles.
+
+    Raises LoweringError, with the user's line, if a lower rule fails or breaks its contract.
+    """
     if any(c is None for c in jaxpr.constants):
         raise InputError(message("this jaxpr was parsed without its constants",
                                  "way out: parse_jaxpr(text, constants)", at=user_source(2)))
-    builder = Builder(target)
+    state = signature.state
+    jaxpr, cut_loads, cut_stores = placed(with_results_near(jaxpr, state), state)
+    jaxpr, written = with_state_stored(with_own_entries(with_handles(jaxpr)), state)
+    layout = Layout(jaxpr)
+    for new, old in written.items():
+        layout.tie(new, old)
+    jaxpr = by_entries(jaxpr, layout)
+    builder = Builder(target, layout, io_tiles)
     px = builder.px
     ir = builder.ir
-    state = signature.state
     new_state, results = jaxpr.outputs[:len(state)], jaxpr.outputs[len(state):]
     on_device = set(state)
     read = variables_read(jaxpr)
     read.update(results)
     read.update(new for i, new in zip(state, new_state) if new is not jaxpr.inputs[i])
     with np.errstate(all="ignore"), ir.main_graph, target.module.in_sequence():
-        loads: List[Any] = [None] * len(jaxpr.inputs)
+        loads: List[Optional[Stream]] = [None] * len(jaxpr.inputs)
         for i, v in enumerate(jaxpr.inputs):
             if v in read and v.aval.size and i not in on_device:
-                loads[i] = px.h2d_stream(v.aval.shape, builder.dtype(v.aval.dtype), name=signature.inputs[i])
-        stores = [px.d2h_stream(a.aval.shape, builder.dtype(a.aval.dtype), name=name) if a.aval.size else None
-                  for a, name in zip(results, signature.results)]
+                loads[i] = builder.stream(px.h2d_stream, v, signature.inputs[i], cut_loads.get(i))
+        stores = [builder.stream(px.d2h_stream, a, name, cut_stores.get(i)) if a.aval.size else None
+                  for i, (a, name) in enumerate(zip(results, signature.results), len(state))]
+        transfers = max([s.parts for s in (*loads, *stores) if s is not None], default=1)
+        if transfers > 1:
+            ir.num_host_transfers = transfers
         env: Dict[Atom, Any] = {}
-        variables: List[Any] = []
+        bound: Bound = {}
+        variables: List[Optional[Stored]] = []
         for i, new in zip(state, new_state):
             old = jaxpr.inputs[i]
-            variable = None
-            if old.aval.size and (old in read or new is not old):
-                start = np.zeros(old.aval.shape, builder.dtype(old.aval.dtype).as_numpy())
-                variable = px.variable(start, builder.dtype(old.aval.dtype), name=signature.inputs[i])
-            variables.append(variable)
-            env[old] = variable
-        env.update((v, px.ops.host_load(stream)) for v, stream in zip(jaxpr.inputs, loads) if stream is not None)
-        builder.equations(jaxpr, env)
-        for a, stream in zip(results, stores):
-            if stream is not None:
-                px.ops.host_store(stream, builder.tensor(a, jaxpr, env))
-        news = [(v, builder.tensor(new, jaxpr, env)) for v, new in zip(variables, new_state) if v is not None]
+            stored = builder.stored(old, signature.inputs[i], bound) if old.aval.size and (
+                old in read or new is not old) else None
+            variables.append(stored)
+            env[old] = None if stored is None else 0 if is_far(old) else stored.variables[0]
+        for v, load in zip(jaxpr.inputs, loads):
+            if load is not None:
+                if v.aval.memory == HOST:
+                    bound[v] = load.stream
+                else:
+                    env[v] = px.ops.host_load(load.stream)
+        for a, store in zip(results, stores):
+            if store is not None and a.aval.memory == HOST:
+                bound[a] = store.stream
+        bound.update((new, bound[old]) for new, old in written.items())
+        builder.equations(jaxpr, env, builder.bind(jaxpr, bound))
+        for a, store in zip(results, stores):
+            if store is not None and a.aval.memory != HOST:
+                px.ops.host_store(store.stream, builder.tensor(a, jaxpr, env))
+        news = [(s.variables[0], builder.tensor(new, jaxpr, env)) for s, new in zip(variables, new_state)
+                if s is not None and s.aval.memory == DEVICE]
         updates = [(v, new) for v, new in news if new is not v]
         for v, new in values_before(px, updates):
             px.ops.var_updates.copy_var_update_(v, new)
-        if not updates and all(stream is None for stream in stores):
+        if not updates and all(s is None for s in stores):
             # PopXL makes no session of an Ir without ops.
             px.ops.host_store(px.d2h_stream((), px.bool, name="nothing"), px.constant(False, px.bool))
-    return Built(ir, tuple(loads), tuple(variables), tuple(stores), builder.recording.main)
+    return Built(ir, tuple(loads), tuple(variables), tuple(stores), builder.recording.main, io_tiles)
 
 
 def variables_read(jaxpr: Jaxpr) -> Set[Atom]:
@@ -117,15 +164,20 @@ def values_before(px: Any, updates: Sequence[Tuple[Any, Any]]) -> Iterator[Tuple
 class Builder:
     """Builds the graphs of one Ir."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, layout: Layout, io_tiles: int) -> None:
         self.module = target.module
+        self.io_tiles = io_tiles
+        self.layout = layout
         self.recording = Recording(target.module)
         self.px = self.recording.px
         self.ir = target.module.Ir()
+        if io_tiles:
+            self.ir._pb_ir.getSessionOptions().numIOTiles = io_tiles
         self.create_graph = self.recording.wrap("create_graph", self.new_graph)
-        self.graphs: Dict[Subgraph, Any] = {}
+        self.graphs: Dict[Any, Any] = {}  # by the sub-graph and the buffers and streams that its far values are in
         self.graph_names: Dict[int, str] = {}  # by the graph's id
         self.names: Set[str] = set()
+        self.handles: Dict[RemoteBuffer, Any] = {}
         self._dtypes: Dict[np.dtype, Any] = {}
 
     def dtype(self, dtype: np.dtype) -> Any:
@@ -152,16 +204,118 @@ class Builder:
             found = env[a] = self.constant(jaxpr.constants[jaxpr.constvars.index(a)])  # type: ignore[arg-type]
         return found
 
-    # ------------------------------------------------------------------ equations
-    def equations(self, jaxpr: Jaxpr, env: Dict[Atom, Any]) -> None:
-        """Lower all equations in order, keeping their results in `env`."""
-        recording, px = self.recording, self.px
+    # ------------------------------------------------------------------ far values
+    def stream(self, make: Any, a: Atom, name: str, cut: Optional[Streamed]) -> Stream:
+        """A stream for an input or a result of the program, which may be streamed in parts."""
+        shape, parts = a.aval.shape, 1
+        if isinstance(a, Var) and a.aval.memory == HOST:
+            shape, parts = self.layout.entry_shape(a), self.layout.count(a)
+        return Stream(make(shape, self.dtype(a.aval.dtype), name=name), parts, *(cut or ()))
+
+    def buffer(self, v: Var) -> Any:
+        """A remote buffer for a value."""
+        return self.px.remote_buffer(self.layout.entry_shape(v), self.dtype(v.aval.dtype), self.layout.count(v))
+
+    def stored(self, v: Var, name: str, bound: Bound) -> Stored:
+        """The variables of a leaf of the state, and the buffer of those in remote memory."""
+        px, dtype = self.px, self.dtype(v.aval.dtype)
+        if not is_far(v):
+            return Stored((px.variable(np.zeros(v.aval.shape, dtype.as_numpy()), dtype, name=name),), v.aval)
+        buffer = bound[v] = self.buffer(v)
+        start = np.zeros(self.layout.entry_shape(v), dtype.as_numpy())
+        count = self.layout.count(v)
+        return Stored(tuple([px.remote_variable(start, buffer, i, dtype, name=name if count == 1 else f"{name}_{i}")
+                             for i in range(count)]), v.aval)
+
+    def bind(self, jaxpr: Jaxpr, given: Bound) -> Bound:
+        """The buffer or stream of each far value of a jaxpr; those that are not given get a buffer of their own."""
+        bound = dict(given)
+        whole = wholes(jaxpr)
+        bound.update((whole[a], bound[a]) for a in given if a in whole)
+        bound.update((v, self.handle(write.primitive.buffer))  # type: ignore[attr-defined]
+                     for v, write in made_in_place(jaxpr).items())
         for eqn in jaxpr.eqns:
-            results = [v for v in eqn.outputs if v.aval.size]
+            if isinstance(eqn.primitive, RemoteRead):
+                bound[eqn.outputs[0]] = self.handle(eqn.primitive.buffer)
+            for v in eqn.outputs:
+                if v in whole:
+                    bound[v] = bound[whole[v]]
+                elif is_far(v) and v not in bound:
+                    bound[v] = self.buffer(v)
+        return bound
+
+    def handle(self, buffer: RemoteBuffer) -> Any:
+        """The program's own of a buffer that the user knows."""
+        found = self.handles.get(buffer)
+        if found is None:
+            found = self.handles[buffer] = self.buffer(self.layout.handle(buffer))
+            self.recording.main.wishes[id(found)] = identifier(buffer.name)
+        return found
+
+    def row_entry(self, row: Atom, x: Any, jaxpr: Jaxpr, env: Dict[Atom, Any]) -> Any:
+        """The first entry of the row of a buffer in which a value lies."""
+        px, ops, count = self.px, self.px.ops, self.layout.count(x)
+        if isinstance(row, Literal):
+            return int(row.value) * count
+        number = ops.reshape(ops.cast(self.tensor(row, jaxpr, env), px.uint32), (1,))
+        return number if count == 1 else ops.mul(number, px.constant(np.array([count], np.uint32), px.uint32))
+
+    def entry(self, where: Any, a: Any) -> Any:
+        """The number of a value's first entry, as a tensor unless it is known."""
+        if not isinstance(where, Row):
+            return where
+        px, ops, count = self.px, self.px.ops, self.layout.count(a)
+        step = where.step if count == 1 else ops.mul(where.step, px.constant(np.array([count], np.uint32), px.uint32))
+        return ops.add(where.first, step)
+
+    def as_tensor(self, entry: Any) -> Any:
+        """An entry's number as a tensor."""
+        return self.px.constant(np.array([entry], np.uint32), self.px.uint32) if isinstance(entry, int) else entry
+
+    def move(self, eqn: Eqn, jaxpr: Jaxpr, env: Dict[Atom, Any], bound: Bound) -> None:
+        """Lower a move of a value that is one entry."""
+        (x,), (y,) = eqn.inputs, eqn.outputs
+        ops = self.px.ops
+        t: Any = ops.remote_load(bound[x], env[x]) if x.aval.memory == REMOTE else self.tensor(x, jaxpr, env)
+        if is_far(x) and tuple(t.shape) != x.aval.shape:
+            t = ops.reshape(t, x.aval.shape)
+        if y.aval.memory == DEVICE:
+            env[y] = t
+            return
+        if tuple(t.shape) != self.layout.entry_shape(y):
+            t = ops.reshape(t, self.layout.entry_shape(y))
+        if y.aval.memory == HOST:
+            ops.host_store(bound[y], t)
+        else:
+            ops.remote_store(bound[y], env[y], t)
+
+    # ------------------------------------------------------------------ equations
+    def equations(self, jaxpr: Jaxpr, env: Dict[Atom, Any], bound: Bound) -> None:
+        """Lower all equations in order, keeping their results in `env`.
+
+        Of a value in remote memory that is the number of its first entry in the buffer that it is bound to.
+        """
+        recording, px = self.recording, self.px
+        made = made_in_place(jaxpr)
+        for eqn in jaxpr.eqns:
+            results = [v for v in eqn.outputs if v.aval.size and v.aval.memory == DEVICE]
             if not does_something(eqn):
                 continue
             recording.source = eqn.source
             primitive: Any = eqn.primitive
+            env.update((v, env[a]) for a, v in same_entries(eqn))
+            if isinstance(primitive, Access):
+                env.update((v, self.row_entry(eqn.inputs[0], v, jaxpr, env)) for v in eqn.outputs)
+                continue
+            env.update((v, self.row_entry(made[v].inputs[0], v, jaxpr, env)) for v in eqn.outputs if v in made)
+            for v in eqn.outputs:
+                if is_remote(v):
+                    env.setdefault(v, 0)
+            if isinstance(primitive, Parts) and is_far(eqn.inputs[0]):
+                continue
+            if isinstance(primitive, Place):
+                self.move(eqn, jaxpr, env, bound)
+                continue
             atoms: Sequence[Atom] = eqn.inputs
             jaxprs = getattr(primitive, "jaxprs", None)
             if not all(a.aval.size for a in atoms):
@@ -170,20 +324,23 @@ class Builder:
                     env.update((v, self.constant(x)) for v, x in zip(eqn.outputs, values) if x.size)
                     continue
                 primitive, atoms = without_empty(eqn)
-            operands = [env[a] if a in env else self.tensor(a, jaxpr, env) for a in atoms]
+            operands = [self.as_tensor(env[a]) if is_remote(a) else env[a] if a in env else self.tensor(a, jaxpr, env)
+                        for a in atoms if a.aval.memory != HOST]
             try:
                 if jaxprs is None:
                     got = primitive.lower(px, *operands)
                 else:
-                    graphs = tuple([self.graph(g, operands) for g in subgraphs(eqn)])
-                    got = primitive.lower(px, *operands, graphs=graphs)
+                    graphs = self.graphs_of(eqn, operands, bound)
+                    ends = [self.as_tensor(env[v]) for v in eqn.outputs if is_remote(v)]
+                    got = Pipeline(self, eqn, bound).lower(graphs, operands, ends) if goes_through_io_tiles(eqn) else \
+                        primitive.lower(px, *operands, *ends, graphs=graphs)
             except LoweringError as e:
                 raise located(e, eqn.source) from e.__cause__
             except Exception as e:
                 raise LoweringError(message(
                     f"the lower rule of {primitive.name} failed: {type(e).__name__}: {e}", call_note(primitive, atoms),
                     at=eqn.source)) from e
-            if eqn.primitive.has_effect and jaxprs is None:  # it gives back what the program goes on with
+            if isinstance(primitive, Print):  # it gives back what the program goes on with
                 env.update((a, t) for a, t in zip(atoms, got) if isinstance(a, Var))
                 continue
             env.update(zip(results, self.checked(eqn, atoms, results, got)))
@@ -204,38 +361,77 @@ class Builder:
             call_note(eqn.primitive, atoms), "the fault is in the rule, not in the program", at=eqn.source))
 
     # ------------------------------------------------------------------ sub-graphs
-    def graph(self, subgraph: Subgraph, operands: Sequence[Any]) -> Any:
-        """A graph, made where it is first called, in the main graph. `operands` are those of its call."""
-        found = self.graphs.get(subgraph)
+    def graphs_of(self, eqn: Eqn, operands: Sequence[Any], bound: Bound) -> Tuple[Any, ...]:
+        """The graphs that an equation calls. `operands` are those of the call, if it is known."""
+        if goes_through_io_tiles(eqn):
+            if not self.io_tiles:
+                mode = eqn.primitive.io_mode  # type: ignore[attr-defined]
+                raise LoweringError(message(f"io_mode={mode!r} needs IO tiles, and the program has none",
+                                            "way out: pf.lower(..., io_tiles=32), or io_mode='compute'", at=eqn.source))
+            return Pipeline(self, eqn, bound).graphs()
+        return tuple([self.graph(g, operands, {inner: bound[outer] for inner, outer in tied(g.jaxpr, eqn)})
+                      for g in subgraphs(eqn)])
+
+    def graph(self, subgraph: Subgraph, operands: Sequence[Any], given: Bound) -> Any:
+        """A graph, made where it is first called, in the main graph; `given` are the buffers and streams it knows."""
+        jaxpr = subgraph.jaxpr
+        key = subgraph, tuple([given.get(a) for a in (*jaxpr.inputs, *jaxpr.outputs)])
+        found = self.graphs.get(key)
         if found is None:
-            nested = dict.fromkeys(g for eqn in subgraph.jaxpr.eqns if does_something(eqn)
-                                   for g in subgraphs(eqn))
-            called = [self.graph(g, ()) for g in nested]
+            bound = self.bind(jaxpr, given)
+            nested = {id(g): g for eqn in jaxpr.eqns if does_something(eqn) for g in self.graphs_of(eqn, (), bound)}
             inputs = subgraph.inputs()
             stand_in = type(subgraph) is Subgraph and fits(operands, inputs)  # others take more, in another order
-            like = list(operands) if stand_in and self.recording.body is self.recording.main else \
-                [self.px.TensorSpec(i.shape, self.dtype(i.dtype)) for i in inputs]
-            body = Body(unique(identifier(subgraph.jaxpr.name) or "graph", self.names))
+            like = list(operands) if stand_in and self.recording.body is self.recording.main else None
+
+            def equations(env: Dict[Atom, Any], destinations: Sequence[Any]) -> List[Any]:
+                for v in jaxpr.inputs:
+                    if is_remote(v) and v in env:  # a branch takes only what it reads
+                        env[v] = self.entry(env[v], v)
+                    elif v.aval.size and v.aval.memory == HOST:  # each execution takes one element, whoever reads it
+                        env[v] = self.px.ops.host_load(bound[v])
+                whole = wholes(jaxpr)
+                env.update((whole.get(a, a), self.entry(end, a))
+                           for a, end in zip(filter(is_remote, jaxpr.outputs), destinations))
+                self.equations(jaxpr, env, bound)
+                return [self.tensor(a, jaxpr, env) for a in jaxpr.outputs if a.aval.size and not is_far(a)]
+            found = self.new_graph_of(
+                key, jaxpr.name, inputs, list(nested.values()), [bound[a] for a in far_values(jaxpr)],
+                lambda tensors: subgraph.emit(self.px, equations, tensors), like)
+        return found
+
+    def new_graph_of(self, key: Any, name: str, inputs: Sequence[GraphInput], called: Sequence[Any],
+                     places: Sequence[Any], emit: Callable[[Sequence[Any]], Sequence[Any]],
+                     like: Optional[Sequence[Any]] = None) -> Any:
+        """The graph of this key, made now if there is none.
+
+        It takes inputs, and uses graphs that it calls and buffers and streams; `emit` gives its outputs. `like` are
+        tensors of the inputs' types.
+        """
+        found = self.graphs.get(key)
+        if found is None:
+            places = list({id(x): x for x in places}.values())
+            if like is None:
+                like = [self.px.TensorSpec(i.shape, self.dtype(i.dtype)) for i in inputs]
+            body = Body(unique(identifier(name) or "graph", self.names))
             taken: Set[str] = set()
-            body.param_names = tuple([unique(identifier(i.name), taken) for i in inputs] + [
-                f"{self.graph_names[id(g)]}_graph" for g in called])
-            body.by_reference = tuple([i.by_reference for i in inputs] + [False] * len(called))
-            found = self.graphs[subgraph] = self.create_graph(body, subgraph, *like, *called)
+            names = [*(i.name for i in inputs), *(f"{self.graph_names[id(g)]}_graph" for g in called),
+                     *("buffer" if hasattr(x, "entries") else "stream" for x in places)]
+            body.param_names = tuple([unique(identifier(name), taken) for name in names])
+            body.by_reference = tuple([i.by_reference for i in inputs] + [False] * (len(called) + len(places)))
+
+            def fill(tensors: Sequence[Any]) -> Sequence[Any]:
+                return emit(tensors[:len(inputs)])
+            found = self.graphs[key] = self.create_graph(body, fill, *like, *called, *places)
             self.graph_names[id(found)] = body.name
         return found
 
-    def new_graph(self, body: Body, subgraph: Subgraph, *args: Any) -> Any:
-        """`ir.create_graph` of a function that lowers the equations of a sub-graph."""
-        jaxpr = subgraph.jaxpr
-
-        def equations(env: Dict[Atom, Any]) -> List[Any]:
-            self.equations(jaxpr, env)
-            return [self.tensor(a, jaxpr, env) for a in jaxpr.outputs if a.aval.size]
-
+    def new_graph(self, body: Body, fill: Callable[[Sequence[Any]], Sequence[Any]], *args: Any) -> Any:
+        """`ir.create_graph` of a function that makes the ops of a graph."""
         def lowered(*params: Any) -> Tuple[Any, ...]:
             with self.recording.inside(body):
                 body.params = params
-                body.outputs = self.own(subgraph.emit(self.px, equations, params[:len(subgraph.inputs())]))
+                body.outputs = self.own(fill(params))
             return body.outputs
 
         lowered.__name__ = lowered.__qualname__ = body.name
@@ -256,16 +452,11 @@ class Builder:
 
 
 # ---------------------------------------------------------------------------- small things
-def subgraphs(eqn: Eqn) -> Sequence[Subgraph]:
-    """The graphs that an equation calls, of the jaxprs that its primitive holds or made of them."""
-    primitive: Any = eqn.primitive
-    if not hasattr(type(primitive), "subgraphs"):
-        return [Subgraph(j) for j in getattr(primitive, "jaxprs", ())]
-    try:
-        found: Sequence[Subgraph] = primitive.subgraphs
-    except LoweringError as e:
-        raise located(e, eqn.source) from None
-    return found
+def far_values(jaxpr: Jaxpr) -> List[Var]:
+    """The far values that a graph moves itself: for their buffers and streams."""
+    moved = [a for eqn in jaxpr.eqns if isinstance(eqn.primitive, Place) for a in (*eqn.inputs, *eqn.outputs)]
+    streamed = [v for v in jaxpr.inputs if v.aval.memory == HOST]
+    return [a for a in (*streamed, *moved) if isinstance(a, Var) and is_far(a)]
 
 
 def without_empty(eqn: Eqn) -> Tuple[Primitive, Sequence[Atom]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..trace import tree
-from ..trace.aval import Aval
+from ..trace.aval import DEVICE, Aval
 from ..trace.errors import InputError, message, user_source
 from ..trace.jaxpr import Jaxpr
 from ..trace.tree import TreeDef
@@ -38,6 +38,7 @@ class Program:
         state: The numbers of the arguments that live on the device.
         out_tree: The structure of what a run returns: of the function's result without the new state.
         target: Where it was lowered to.
+        io_tiles: How many tiles of each IPU are set apart for input and output.
 
     >>> import popfn as pf
     >>> pf.lower(lambda w, x: (w - x, w * x), pf.spec(3), pf.spec(3), state=0, target="host")
@@ -45,13 +46,14 @@ class Program:
     """
 
     def __init__(self, name: str, jaxpr: Jaxpr, arguments: Sequence[Argument], state: Tuple[int, ...],
-                 out_tree: TreeDef, target: Target) -> None:
+                 out_tree: TreeDef, target: Target, io_tiles: int = 0) -> None:
         self.name = name
         self.jaxpr = jaxpr
         self.arguments = tuple(arguments)
         self.state = state
         self.out_tree = out_tree
         self.target = target
+        self.io_tiles = io_tiles
         self.inputs = tuple(a for i, a in enumerate(self.arguments) if i not in state)
         self.state_leaves = tuple(leaf for i in state for leaf in self.arguments[i].leaves)
         self.out_paths = tuple(tree.paths(out_tree, "out"))
@@ -60,7 +62,7 @@ class Program:
         self.signature = Signature(
             tuple(unique(identifier(path) or "arg", taken) for path in self.paths), self.state_leaves,
             tuple(unique(identifier(path), taken) for path in self.out_paths))
-        self.built = build(jaxpr, self.signature, target)
+        self.built = build(jaxpr, self.signature, target, io_tiles)
         self._unused: Optional[Built] = self.built
 
     # ------------------------------------------------------------------ types
@@ -83,22 +85,26 @@ class Program:
     @property
     def loads(self) -> Dict[str, Any]:
         """The input stream of each leaf that a run takes; those that nothing reads or that are empty have none."""
-        return on_device(self.paths, self.built.loads)
+        return by_path(self.paths, [s and s.stream for s in self.built.loads])
 
     @property
     def variables(self) -> Dict[str, Any]:
-        """The variable of each leaf of the state (`params['w']`) that the program reads or changes."""
-        return on_device([self.paths[i] for i in self.state_leaves], self.built.variables)
+        """The variable of each leaf of the state (`params['w']`) that the program reads or changes.
+
+        A leaf in remote memory has a tuple of variables, one for each entry of its buffer.
+        """
+        return by_path([self.paths[i] for i in self.state_leaves], [
+            s and (s.variables[0] if s.aval.memory == DEVICE else s.variables) for s in self.built.variables])
 
     @property
     def stores(self) -> Dict[str, Any]:
         """The output stream of each leaf that a run returns (`out`, `out[0]`); those that are empty have none."""
-        return on_device(self.out_paths, self.built.stores)
+        return by_path(self.out_paths, [s and s.stream for s in self.built.stores])
 
     def take(self) -> Built:
         """An Ir that no session has yet: a session owns its variables' values on the host."""
         built, self._unused = self._unused, None
-        return build(self.jaxpr, self.signature, self.target) if built is None else built
+        return build(self.jaxpr, self.signature, self.target, self.io_tiles) if built is None else built
 
     def as_text(self) -> str:
         """The program as a Python file that imports only popxl and numpy.
@@ -123,7 +129,7 @@ class Program:
 
 
 def build_program(jaxpr: Jaxpr, arguments: Sequence[Tuple[str, TreeDef]], state: Sequence[int], out_tree: TreeDef,
-                  target: str = "auto", name: str = "") -> Program:
+                  target: str = "auto", name: str = "", io_tiles: int = 0) -> Program:
     """Lower a jaxpr whose inputs are the leaves of the arguments and whose outputs are those of `out_tree`.
 
     The arguments numbered by `state` live on the device: the result begins with their new values. Raises InputError if
@@ -142,10 +148,10 @@ def build_program(jaxpr: Jaxpr, arguments: Sequence[Tuple[str, TreeDef]], state:
         raise InputError(message(f"state={tuple(state)} names an argument twice", at=user_source(2)))
     name = name or jaxpr.name or "program"
     rest = without_state(name, jaxpr, [made[i] for i in state], out_tree)
-    return Program(name, jaxpr, made, tuple(state), rest, find_target(target))
+    return Program(name, jaxpr, made, tuple(state), rest, find_target(target), io_tiles)
 
 
-def on_device(paths: Sequence[str], handles: Sequence[Any]) -> Dict[str, Any]:
+def by_path(paths: Sequence[str], handles: Sequence[Any]) -> Dict[str, Any]:
     """The streams or variables that there are, by the paths of their leaves."""
     return {path: handle for path, handle in zip(paths, handles) if handle is not None}
 

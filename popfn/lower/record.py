@@ -2,12 +2,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from ..trace.errors import Source
+
+
+class Block(NamedTuple):
+    """A context in which calls were made: `with popxl.io_tiles():`; each has a number of its own."""
+
+    context: str
+    number: int
 
 
 class Call(NamedTuple):
@@ -18,6 +26,7 @@ class Call(NamedTuple):
     kwargs: Dict[str, Any]
     result: Any
     source: Optional[Source]
+    block: Optional[Block] = None
 
 
 class Body:
@@ -31,6 +40,7 @@ class Body:
         self.params: Tuple[Any, ...] = ()
         self.outputs: Tuple[Any, ...] = ()
         self.constants: Dict[Any, Any] = {}
+        self.wishes: Dict[int, str] = {}  # what results are to be called, by their id
 
 
 class Recording:
@@ -39,6 +49,9 @@ class Recording:
     def __init__(self, module: Any) -> None:
         self.main = self.body = Body("main")
         self.source: Optional[Source] = None
+        self.block: Optional[Block] = None
+        self.blocks = 0
+        self.module = module
         self.px: Any = Namespace(self, module, "")
         self._constant = self.px.constant
         self.px.constant = self.constant
@@ -47,18 +60,19 @@ class Recording:
         """`f`, recorded under the path `callee`."""
         def recorded(*args: Any, **kwargs: Any) -> Any:
             result = f(*args, **kwargs)
-            self.body.calls.append(Call(callee, args, kwargs, result, self.source))
+            self.body.calls.append(Call(callee, args, kwargs, result, self.source, self.block))
             return result
         return recorded
 
     def constant(self, data: Any, dtype: Any = None) -> Any:
-        """`px.constant`, called once per graph and value."""
+        """`px.constant`, called once per graph, value and context: a constant is on the tiles where it is used."""
         if isinstance(data, np.ndarray):
-            key: Any = (id(data), dtype) if data.ndim else (data.tobytes(), data.dtype, dtype)
+            key: Any = (id(data), dtype) if data.size > 1 else (data.tobytes(), data.dtype, data.shape, dtype)
         elif dtype is None or dtype.as_numpy().names:
             key = type(data), repr(data), dtype
         else:  # 0 and 0.0 are one value of a dtype, 0.0 and -0.0 are two
             key = np.asarray(data, dtype.as_numpy()).tobytes(), dtype
+        key = key, self.block is not None
         found = self.body.constants.get(key)
         if found is None:
             args = (data,) if dtype is None else (data, dtype)
@@ -66,13 +80,25 @@ class Recording:
         return found
 
     @contextlib.contextmanager
+    def within(self, context: str) -> Iterator[None]:
+        """Make calls in a context of PopXL's, named as a path below the module: `io_tiles`."""
+        manager = functools.reduce(getattr, context.split("."), self.module)
+        outer, self.blocks = self.block, self.blocks + 1
+        self.block = Block(context, self.blocks)
+        try:
+            with manager():
+                yield
+        finally:
+            self.block = outer
+
+    @contextlib.contextmanager
     def inside(self, body: Body) -> Iterator[None]:
         """Record the calls made here in another body."""
-        outer, source, self.body = self.body, self.source, body
+        outer, self.body, self.block = (self.body, self.source, self.block), body, None
         try:
             yield
         finally:
-            self.body, self.source = outer, source
+            self.body, self.source, self.block = outer
 
 
 class Namespace:

@@ -6,11 +6,13 @@ from typing import Callable, List, Sequence, Set
 
 import numpy as np
 
-from ..trace.aval import FLOAT8
 from ..trace.jaxpr import Jaxpr
 from ..transforms.loop import has_unbounded_loop
 from .build import Signature, build, identifier, unique
 from .target import find_target
+
+#: For jitted functions, of which nobody says how many. On the host it is a number only.
+IO_TILES = 32
 
 
 def compile_flat(jaxpr: Jaxpr, names: Sequence[str], target: str = "host") -> Callable[[Sequence[np.ndarray]],
@@ -27,27 +29,24 @@ def compile_flat(jaxpr: Jaxpr, names: Sequence[str], target: str = "host") -> Ca
     taken: Set[str] = set()
     signature = Signature(tuple(unique(identifier(name) or "arg", taken) for name in names), (),
                           tuple(unique(f"out_{i}", taken) for i in range(len(jaxpr.outputs))))
-    built = build(jaxpr, signature, found)
+    built = build(jaxpr, signature, found, IO_TILES)
     session = found.module.Session(built.ir, found.device(None, jaxpr.name))
     session.__enter__()
     lock = threading.Lock()
-    # PopXL has structured dtypes for float8.
-    loads = [(i, s, s.dtype.as_numpy() if v.aval.dtype in FLOAT8 else None)
-             for i, (v, s) in enumerate(zip(jaxpr.inputs, built.loads)) if s is not None]
-    stores = [(a.aval.shape, a.aval.dtype, s, s.dtype.as_numpy() if a.aval.dtype in FLOAT8 and s is not None else None)
-              for a, s in zip(jaxpr.outputs, built.stores)]
-    others = [s for s in built.ir.get_all_d2h_streams() if s not in built.stores]
+    loads = [(i, stream) for i, stream in enumerate(built.loads) if stream is not None]
+    used = {s.stream for s in built.stores if s is not None}
+    others = [s for s in built.ir.get_all_d2h_streams() if s not in used]
+    transfers = built.transfers
 
     def call(arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
-        feeds = {s: arrays[i] if view is None else arrays[i].view(view) for i, s, view in loads}
-        outputs = []
+        feeds = {load.stream: load.fed(arrays[i], transfers) for i, load in loads}
+        outputs = [np.empty(a.aval.shape, a.aval.dtype) for a in jaxpr.outputs]
         results = {s: np.empty(s.shape, s.dtype.as_numpy()) for s in others}
-        for shape, dtype, s, view in stores:
-            x = np.empty(shape, dtype)
-            outputs.append(x)
-            if s is not None:
-                results[s] = x if view is None else x.view(view)
+        stores = [(store, x) for store, x in zip(built.stores, outputs) if store is not None]
+        results.update((store.stream, store.place_for(x, transfers)) for store, x in stores)
         with lock:
             session.run_with_outputs(feeds, results)
+        for store, x in stores:
+            store.fetch(results[store.stream], x)
         return outputs
     return call

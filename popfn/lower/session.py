@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Type
 import numpy as np
 
 from ..trace import tree
-from ..trace.aval import FLOAT8, Aval
+from ..trace.aval import Aval
 from ..trace.errors import InputError, message, user_source
 from ..trace.tree import TreeDef
 from .feed import flat_leaves, leaf_array, output_array
@@ -16,15 +16,11 @@ from .program import Program
 
 
 class Leaf(NamedTuple):
-    """A leaf of an argument or a result: its path as code, its type, and its stream or variable if it has one.
-
-    `view` is the structured dtype that PopXL has for float8, None for all other dtypes.
-    """
+    """A leaf of an argument or a result: its path as code, its type, and its stream or variables if it has some."""
 
     path: str
     aval: Aval
     handle: Any
-    view: Optional[np.dtype]
 
 
 class Session:
@@ -68,16 +64,13 @@ class Session:
                            for a in program.inputs]
         built = program.take()
         avals = program.in_avals
-
-        def leaf(path: str, aval: Aval, handle: Any) -> Leaf:
-            narrow = aval.dtype in FLOAT8 and handle is not None
-            return Leaf(path, aval, handle, handle.dtype.as_numpy() if narrow else None)
-        self._inputs = [leaf(program.paths[i], avals[i], built.loads[i]) for a in program.inputs for i in a.leaves]
-        self._outputs = list(map(leaf, program.out_paths, program.out_avals, built.stores))
-        self._state = [leaf(program.paths[i], avals[i], v) for i, v in zip(program.state_leaves, built.variables)]
+        self._transfers = built.transfers
+        self._inputs = [Leaf(program.paths[i], avals[i], built.loads[i]) for a in program.inputs for i in a.leaves]
+        self._outputs = list(map(Leaf, program.out_paths, program.out_avals, built.stores))
+        self._state = [Leaf(program.paths[i], avals[i], v) for i, v in zip(program.state_leaves, built.variables)]
         self._kept: Dict[str, np.ndarray] = {}  # leaves that the program neither reads nor changes
         first = self._state_arrays(state, "Session(state=...)") if arguments else []
-        results = {leaf.handle for leaf in self._outputs}
+        results = {leaf.handle.stream for leaf in self._outputs if leaf.handle is not None}
         self._nothing = [s for s in built.ir.get_all_d2h_streams() if s not in results]
         self._px = program.target.module.Session(built.ir, device)
         self._stale = False  # a run may have changed variables on the device
@@ -115,17 +108,19 @@ class Session:
             else:
                 leaves += flat_leaves(x, treedef, name, what)
         feeds = {}
-        for x, (path, aval, stream, view) in zip(leaves, self._inputs):
+        for x, (path, aval, load) in zip(leaves, self._inputs):
             if type(x) is not np.ndarray or x.dtype is not aval.dtype or x.shape != aval.shape:
                 x = leaf_array(x, aval, f"argument {path} of {self.program.name}")
-            if stream is not None:
-                feeds[stream] = x if view is None else x.view(view)
-        results = {stream: x if view is None else x.view(view)
-                   for x, (_, _, stream, view) in zip(outputs, self._outputs) if stream is not None}
+            if load is not None:
+                feeds[load.stream] = load.fed(x, self._transfers)
+        stores = [(leaf.handle, x) for x, leaf in zip(outputs, self._outputs) if leaf.handle is not None]
+        results = {store.stream: store.place_for(x, self._transfers) for store, x in stores}
         for stream in self._nothing:
             results[stream] = np.empty(stream.shape, stream.dtype.as_numpy())
         self._stale = True
         self._px.run_with_outputs(feeds, results)
+        for store, x in stores:
+            store.fetch(results[store.stream], x)
 
     def _positional(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Any]:
         """All arguments in order. Raises InputError that names those that are missing, unknown or given twice."""
@@ -232,16 +227,15 @@ class Session:
                 if leaf.handle is None:
                     self._kept[leaf.path] = arrays[leaf.path].copy()
                 else:
-                    array = arrays[leaf.path]
-                    data[leaf.handle] = array if leaf.view is None else array.view(leaf.view)
+                    data.update(leaf.handle.written(arrays[leaf.path]))
         if data:
             self._px.write_variables_data(data)
 
     def _read(self, leaf: Leaf) -> np.ndarray:
         if leaf.handle is None:
             return self._kept[leaf.path].copy()
-        data = np.array(self._px.get_tensor_data(leaf.handle))
-        return data if leaf.view is None else data.view(leaf.aval.dtype)
+        x: np.ndarray = leaf.handle.read(self._px.get_tensors_data(leaf.handle.variables))
+        return x
 
     # ------------------------------------------------------------------ attachment
     @property

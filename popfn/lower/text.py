@@ -11,15 +11,16 @@ import json
 import keyword
 import linecache
 import os
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
 import numpy as np
 
+from ..trace.aval import DEVICE, Aval
 from ..trace.errors import LoweringError, Source, source_line
 from ..trace.jaxpr import Jaxpr
 from .build import Built, Signature, type_text, unique
 from .literals import UNBROKEN, WIDTH, array_text, bytes_text, is_small, number_text, wrapped
-from .record import Body, Call
+from .record import Block, Body, Call
 
 ROOM = WIDTH - 20  # for an expression, beside the name that it is given
 EQUALS = f"{UNBROKEN}={UNBROKEN}"
@@ -30,7 +31,7 @@ SUM, PRODUCT, MINUS, ATOM = 1, 2, 3, 4
 OPERATORS = {"ops.add": ("+", SUM), "ops.sub": ("-", SUM), "ops.mul": ("*", PRODUCT), "ops.div": ("/", PRODUCT),
              "ops.matmul": ("@", PRODUCT)}
 #: Calls that declare what a program works on; they stand in front.
-DECLARATIONS = ("h2d_stream", "d2h_stream", "variable", "ops.host_load")
+DECLARATIONS = ("h2d_stream", "d2h_stream", "variable", "remote_buffer", "remote_variable", "ops.host_load")
 UPDATES = ("ops.host_store", "ops.var_updates.copy_var_update_")
 RESERVED = {"popxl", "ops", "np", "build", "main", "ir", "loads", "variables", "stores"}
 NUMBERS = {"0": "zero", "1": "one", "2": "two", "0.5": "half", "0.0": "zero", "1.0": "one", "2.0": "two",
@@ -53,6 +54,47 @@ def main(inputs=None, state=None, device="cpu"):
         results = session.run(feeds)
     state.update((name, np.array(session.get_tensor_data(v))) for name, v in variables.items())
     return {name: results[stream] for name, stream in stores.items()}
+'''
+#: For programs with streams of several parts or state in remote memory.
+MAIN_OF_PARTS = '''
+def cut(x, stream, transfers, parts, axis, reverse):
+    """An array in parts along an axis, as the stream takes them; the rest is not read."""
+    x = np.reshape(x, (*x.shape[:axis], parts, -1, *x.shape[axis + 1:])) if parts > 1 else x
+    x = np.moveaxis(x, axis, 0).reshape(parts, *stream.shape)[::-1 if reverse else 1]
+    rest = np.zeros((transfers - parts, *stream.shape), x.dtype)
+    return np.concatenate([x, rest]) if transfers > 1 else x[0]
+
+
+def join(x, transfers, parts, axis, reverse):
+    """The array that the parts of a stream are."""
+    x = x[:parts][::-1 if reverse else 1] if transfers > 1 else x[None]
+    return np.concatenate(x, axis) if parts > 1 else x[0]
+
+
+def main(inputs=None, state=None, device="cpu"):
+    """Run the program once and return its outputs by name.
+
+    `inputs` and `state` hold arrays by name, zeros where there is none. The new state is put
+    into `state`.
+    """
+    inputs, state = {} if inputs is None else inputs, {} if state is None else state
+    ir, loads, variables, stores = build()
+    session = popxl.Session(ir, device)
+    transfers = ir.num_host_transfers
+    for name, (shape, rows) in variables.items():
+        if name in state:
+            data = np.reshape(state[name], (len(rows), *rows[0].shape))
+            session.write_variables_data(dict(zip(rows, data)))
+    feeds = {}
+    for name, (shape, stream) in loads.items():
+        x = inputs.get(name, np.zeros(shape, stream.dtype.as_numpy()))
+        feeds[stream] = cut(x, stream, transfers, *PARTS.get(name, (1, 0, False)))
+    with session:
+        results = session.run(feeds)
+    for name, (shape, rows) in variables.items():
+        state[name] = np.stack([session.get_tensor_data(v) for v in rows]).reshape(shape)
+    return {name: join(results[stream], transfers, *PARTS.get(name, (1, 0, False))).reshape(shape)
+            for name, (shape, stream) in stores.items()}
 '''
 RUN = '''
 
@@ -81,9 +123,14 @@ class Pending(NamedTuple):
 def program_text(name: str, built: Built, signature: Signature, jaxpr: Jaxpr) -> str:
     """The program as a Python file."""
     state = set(signature.state)
-    loads = [(n, s) for n, s in zip(signature.inputs, built.loads) if s is not None]
-    variables = [(signature.inputs[i], v) for i, v in zip(signature.state, built.variables) if v is not None]
-    stores = [(n, s) for n, s in zip(signature.results, built.stores) if s is not None]
+    loads = [Entry(n, v.aval, s.stream) for n, v, s in zip(signature.inputs, jaxpr.inputs, built.loads) if s]
+    variables = [Entry(signature.inputs[i], jaxpr.inputs[i].aval, s.variables)
+                 for i, s in zip(signature.state, built.variables) if s]
+    stores = [Entry(n, a.aval, s.stream)
+              for n, a, s in zip(signature.results, jaxpr.outputs[len(state):], built.stores) if s]
+    cuts = {n: (s.parts, s.axis, s.reverse) for n, s in zip((*signature.inputs, *signature.results),
+                                                            (*built.loads, *built.stores)) if s and s.parts > 1}
+    in_parts = bool(cuts) or any(len(v.handle) > 1 or v.aval.memory != DEVICE for v in variables)
     fed = [(n, v.aval) for i, (n, v) in enumerate(zip(signature.inputs, jaxpr.inputs)) if i not in state]
     kept = [(signature.inputs[i], jaxpr.inputs[i].aval) for i in signature.state]
     out = [(n, a.aval) for n, a in zip(signature.results, jaxpr.outputs[len(state):])]
@@ -97,10 +144,26 @@ def program_text(name: str, built: Built, signature: Signature, jaxpr: Jaxpr) ->
         if call.callee == "create_graph":
             file.functions[id(call.args[0])] = unique(call.args[0].name, file.taken)
     parts = [file.function(call.args[0]) for call in built.main.calls if call.callee == "create_graph"]
-    parts += [file.build(built.main, loads, variables, stores), MAIN]
+    parts += [file.build(built, loads, variables, stores, in_parts)]
+    if cuts:
+        table = ", ".join(f'"{n}":{UNBROKEN}({k},{UNBROKEN}{axis},{UNBROKEN}{reverse})'
+                          for n, (k, axis, reverse) in cuts.items())
+        parts.append("\n".join(["\n# Into how many parts arrays are cut, along which axis, and if from the end.",
+                                wrapped(f"PARTS{EQUALS}{{{table}}}", ""), ""]))
+    elif in_parts:
+        parts.append("\nPARTS = {}\n")
+    parts.append(MAIN_OF_PARTS if in_parts else MAIN)
     parts += ["\n".join(["\n# The values of large constants.", *file.data, ""])] if file.data else []
     return "\n".join([*head, '"""', "import numpy as np", "import popxl", "", "ops = popxl.ops", ""]) + "\n" + \
         "\n".join(parts) + RUN
+
+
+class Entry(NamedTuple):
+    """A leaf of the program: its name and type, and its stream or its variables."""
+
+    name: str
+    aval: Aval
+    handle: Any
 
 
 class _File:
@@ -123,27 +186,40 @@ class _File:
         types = wrapped(f'"""From {takes or "nothing"} to {gives}."""', "    ")
         return "\n".join(["", head, types, *writer.lines, ""])
 
-    def build(self, main: Body, *tables: Sequence[Tuple[str, Any]]) -> str:
+    def build(self, built: Built, loads: Sequence[Entry], variables: Sequence[Entry], stores: Sequence[Entry],
+              in_parts: bool) -> str:
         """The function that makes the Ir."""
+        main = built.main
         writer = _Writer(self, main, "        ")
-        loads, variables, stores = tables
-        for name, value in variables:
-            writer.define(value, name)
-        for name, value in (*loads, *stores):
-            writer.define(value, f"{name}_stream")
-        named = {id(value): name for name, value in (*loads, *variables, *stores)}
+        named: Dict[int, str] = {}
+        for e in variables:
+            for k, v in enumerate(e.handle):
+                named[id(v)] = e.name
+                writer.define(v, e.name if len(e.handle) == 1 else f"{e.name}_{k}")
+        for e in (*loads, *stores):
+            named[id(e.handle)] = e.name
+            writer.define(e.handle, f"{e.name}_stream")
         for call in main.calls:
             if call.callee == "ops.host_load":
                 writer.wish(call.result, named[id(call.args[0])])
             elif call.callee in UPDATES and id(call.args[0]) in named:
                 writer.wish(call.args[1], "new_" * (call.callee != "ops.host_store") + named[id(call.args[0])])
         writer.write()
-        doc = '    """Return the Ir and its input streams, variables and output streams by name."""'
-        lines = ["", "def build():", doc, "    ir = popxl.Ir()", "    with ir.main_graph, popxl.in_sequence():",
-                 *writer.lines]
-        for title, rows in zip(("loads", "variables", "stores"), tables):
-            entries = ", ".join(f'"{name}":{UNBROKEN}{writer.names[id(value)]}' for name, value in rows)
-            lines.append(wrapped(f"{title}{EQUALS}{{{entries}}}", "    "))
+        gives = "the Ir, and by name the shape and the stream or variables of each input, state and output" \
+            if in_parts else "the Ir and its input streams, variables and output streams by name"
+        lines = ["", "def build():", f'    """Return {gives}."""', "    ir = popxl.Ir()",
+                 *[f"    ir._pb_ir.getSessionOptions().numIOTiles = {built.io_tiles}"] * (built.io_tiles > 0),
+                 *[f"    ir.num_host_transfers = {built.transfers}"] * (built.transfers > 1),
+                 "    with ir.main_graph, popxl.in_sequence():", *writer.lines]
+
+        def item(e: Entry) -> str:
+            handles = e.handle if isinstance(e.handle, tuple) else (e.handle,)
+            texts = [writer.names[id(x)] for x in handles]
+            value = f"({f',{UNBROKEN}'.join(texts)},)" if isinstance(e.handle, tuple) and in_parts else texts[0]
+            shape = str(e.aval.shape).replace(" ", UNBROKEN)
+            return f'"{e.name}":{UNBROKEN}({shape},{UNBROKEN}{value})' if in_parts else f'"{e.name}":{UNBROKEN}{value}'
+        for title, rows in (("loads", loads), ("variables", variables), ("stores", stores)):
+            lines.append(wrapped(f"{title}{EQUALS}{{{', '.join(map(item, rows))}}}", "    "))
         return "\n".join([*lines, "    return ir, loads, variables, stores", ""])
 
 
@@ -154,12 +230,13 @@ class _Writer:
         self.file, self.body, self.indent = file, body, indent
         self.lines: List[str] = []
         self.names: Dict[int, str] = {}
-        self.wishes: Dict[int, str] = {}
+        self.wishes: Dict[int, str] = dict(body.wishes)
         self.taken = set(file.taken)
         self.uses: Dict[int, int] = {}
         self.pending: List[Pending] = []
         self.scalars: Dict[int, Call] = {}  # constants that are written where they are used
         self.line: Optional[str] = None
+        self.block: Optional[Block] = None
         self.count(body.outputs)
         for call in body.calls:
             self.count((*call.args, *call.kwargs.values()))
@@ -185,7 +262,7 @@ class _Writer:
     # ------------------------------------------------------------------ statements
     def write(self) -> None:
         """Write all calls, and the return of a sub-graph."""
-        declared = [c for c in self.body.calls if c.callee in DECLARATIONS]
+        declared = [c for c in self.body.calls if self.is_declared(c)]
         constants = [c for c in self.body.calls if c.callee == "constant" and id(c.result) in self.uses]
         for call in declared:
             self.call(call)
@@ -197,12 +274,14 @@ class _Writer:
         if self.lines:
             self.lines.append("")
         for call in self.body.calls:
-            if call.callee in UPDATES and self.line is not None:
+            if call.callee in UPDATES and call.block is None and self.line is not None:
                 self.flush()
                 self.line = None
                 self.lines.append("")
-            if call.callee not in DECLARATIONS and call.callee != "constant":
+            if not self.is_declared(call) and call.callee != "constant":
+                self.enter(call.block)
                 self.call(call)
+        self.enter(None)
         if self.body.outputs:
             line = self.pending[-1].line if self.pending else None
             inner = self.operands(self.body.outputs, line)
@@ -212,6 +291,23 @@ class _Writer:
                 inner, text = {}, self.listed(self.body.outputs, {})
             del self.pending[len(self.pending) - len(inner):]
             self.statement(f"return {text}", line if inner else None, f"return{UNBROKEN}({text})")
+
+    def is_declared(self, call: Call) -> bool:
+        """Whether a call stands in front, where the program says what it works on."""
+        return call.callee in DECLARATIONS and call.block is None and (
+            call.callee != "ops.host_load" or not self.body.params)
+
+    def enter(self, block: Optional[Block]) -> None:
+        """Go on in another context."""
+        if block == self.block:
+            return
+        self.flush()
+        if self.block is not None:
+            self.indent = self.indent[:-4]
+        if block is not None:
+            self.lines.append(f"{self.indent}with popxl.{block.context}():")
+            self.indent += "    "
+        self.block = block
 
     def call(self, call: Call) -> None:
         """Write a call, or leave its expression to the next one."""
@@ -225,9 +321,9 @@ class _Writer:
             whole = target.replace(" ", UNBROKEN) if len(target) < WIDTH // 2 else f"({target})"
             self.statement(f"{target} = {expr.text}" if set(names) != {"_"} else expr.text, line,
                            f"{whole}{EQUALS}{expr.text}" if set(names) != {"_"} else None)
-        elif result is None or id(result) not in self.uses:
+        elif result is None or id(result) not in self.uses and id(result) not in self.names:
             self.statement(expr.text, line)
-        elif id(result) in self.wishes or self.uses[id(result)] > 1 or len(expr.text) > INLINE or \
+        elif id(result) in self.wishes or self.uses.get(id(result), 0) != 1 or len(expr.text) > INLINE or \
                 call.callee in DECLARATIONS or call.callee == "create_graph":
             self.assign(result, base_name(call, self), expr, line)
         else:
@@ -303,7 +399,7 @@ class _Writer:
             return Expr(f"{bracket(left, level)} {operator} {bracket(right, level + 1)}", level)
         if call.callee == "ops.negate":
             return Expr(f"-{bracket(self.expr(values[0], inner), MINUS)}", MINUS)
-        if call.callee == "create_graph":  # of a body, a jaxpr and what the body's function takes
+        if call.callee == "create_graph":  # of a body, what fills it, and what the body's function takes
             return Expr(f"ir.create_graph({self.listed((call.args[0], *call.args[2:]), inner)})")
         args = ", ".join([self.expr(v, inner).text for v in call.args]
                          + [f"{k}={self.expr(v, inner).text}" for k, v in call.kwargs.items()])

@@ -1,7 +1,8 @@
 """Aval: the type of a value, and how types combine.
 
-An aval is a shape, a dtype, a weak flag and the named axes over which the value varies. Avals are interned: equal ones
-are one object, so that tracing compares them by identity and the memo tables of the primitives are keyed by them.
+An aval is a shape, a dtype, a weak flag, the named axes over which the value varies and the memory in which it lies.
+Avals are interned: equal ones are one object, so that tracing compares them by identity and the memo tables of the
+primitives are keyed by them.
 """
 from __future__ import annotations
 
@@ -65,7 +66,12 @@ def canonical_dtype(dtype: Any) -> np.dtype:
 
 AxisNames = FrozenSet[str]
 NO_AXES: AxisNames = frozenset()
-#: Every aval there is, by shape, dtype and weak flag, and by the axes over which it varies where there are any.
+#: Where a value lies: on the chip, in the streaming memory beside it, or with the host, from where it is streamed.
+DEVICE, REMOTE, HOST = MEMORIES = "device", "remote", "host"
+#: The axes over which a value varies, and its memory.
+Placement = Tuple[AxisNames, str]
+COMMON: Placement = NO_AXES, DEVICE
+#: Every aval there is, by shape, dtype and weak flag, and by its placement where that is not the common one.
 INTERNED: Dict[Tuple[Any, ...], Aval] = {}
 
 
@@ -74,14 +80,16 @@ class Aval:
 
     `weak` marks the type of a Python scalar, which takes on the dtype of what it meets; it prints as `~f32[]`.
     `varying` holds the names of the mapped axes (`vmap(axis_name=...)`) along which the value may differ; it prints as
-    `f32[4]{i}`. Equal avals are the same object. Raises ShapeError for a negative size and DtypeError for an
-    unsupported dtype.
+    `f32[4]{i}`. `memory` is where the value lies, "device", "remote" or "host"; what is not on the device prints as
+    `f32[4]@remote`. Equal avals are the same object. Raises ShapeError for a negative size or an unknown memory and
+    DtypeError for an unsupported dtype.
 
     >>> Aval((4, 2), "float32")
     f32[4,2]
     """
 
-    __slots__ = ("shape", "dtype", "weak", "ndim", "size", "is_float", "strong", "varying", "invariant")
+    __slots__ = ("shape", "dtype", "weak", "ndim", "size", "is_float", "strong", "placement", "varying", "memory",
+                 "invariant")
     shape: Shape
     dtype: np.dtype
     weak: bool
@@ -89,11 +97,13 @@ class Aval:
     size: int
     is_float: bool
     strong: Aval
+    placement: Placement
     varying: AxisNames
+    memory: str
     invariant: Aval
 
     def __new__(cls, shape: Iterable[int], dtype: Any = float32, weak: bool = False,
-                varying: Iterable[str] = ()) -> Aval:
+                varying: Iterable[str] = (), memory: str = DEVICE) -> Aval:
         try:
             shape = tuple(shape)
         except TypeError:
@@ -101,11 +111,14 @@ class Aval:
         for n in shape:
             if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
                 raise ShapeError(f"a shape holds sizes of 0 or more, got {shape}")
-        return cls._make(tuple(int(n) for n in shape), canonical_dtype(dtype), bool(weak), frozenset(varying))
+        if memory not in MEMORIES:
+            raise ShapeError(f"a memory is one of {', '.join(map(repr, MEMORIES))}, got {memory!r}")
+        return cls._make(tuple(int(n) for n in shape), canonical_dtype(dtype), bool(weak),
+                         (frozenset(varying), memory))
 
     @classmethod
-    def _make(cls, shape: Shape, dtype: np.dtype, weak: bool, varying: AxisNames = NO_AXES) -> Aval:
-        key = (shape, dtype, weak, varying) if varying else (shape, dtype, weak)
+    def _make(cls, shape: Shape, dtype: np.dtype, weak: bool, placement: Placement = COMMON) -> Aval:
+        key = (shape, dtype, weak) if placement == COMMON else (shape, dtype, weak, placement)
         self = INTERNED.get(key)
         if self is None:
             self = object.__new__(cls)
@@ -113,10 +126,12 @@ class Aval:
             for n in shape:
                 size *= n
             for name, value in (("shape", shape), ("dtype", dtype), ("weak", weak), ("ndim", len(shape)),
-                                ("size", size), ("is_float", dtype in FLOATS), ("varying", varying)):
+                                ("size", size), ("is_float", dtype in FLOATS), ("placement", placement),
+                                ("varying", placement[0]), ("memory", placement[1])):
                 object.__setattr__(self, name, value)
-            object.__setattr__(self, "strong", cls._make(shape, dtype, False, varying) if weak else self)
-            object.__setattr__(self, "invariant", cls._make(shape, dtype, weak) if varying else self)
+            object.__setattr__(self, "strong", cls._make(shape, dtype, False, placement) if weak else self)
+            object.__setattr__(self, "invariant", cls._make(shape, dtype, weak, (NO_AXES, placement[1]))
+                               if placement[0] else self)
             self = INTERNED.setdefault(key, self)  # two threads may make it at once
         return self
 
@@ -124,7 +139,7 @@ class Aval:
         raise AttributeError(f"an Aval cannot be changed; {name} is fixed")
 
     def __reduce__(self) -> Any:
-        return Aval, (self.shape, self.dtype, self.weak, self.varying)
+        return Aval, (self.shape, self.dtype, self.weak, self.varying, self.memory)
 
     def __copy__(self) -> Aval:
         return self
@@ -134,15 +149,24 @@ class Aval:
 
     def __repr__(self) -> str:
         axes = f"{{{','.join(sorted(self.varying))}}}" if self.varying else ""
-        return f"{'~' if self.weak else ''}{SHORT[self.dtype]}[{','.join(map(str, self.shape))}]{axes}"
+        memory = "" if self.memory == DEVICE else f"@{self.memory}"
+        return f"{'~' if self.weak else ''}{SHORT[self.dtype]}[{','.join(map(str, self.shape))}]{axes}{memory}"
 
     def with_shape(self, shape: Shape) -> Aval:
         """The same type with another shape."""
-        return Aval._make(shape, self.dtype, self.weak, self.varying)
+        return Aval._make(shape, self.dtype, self.weak, self.placement)
 
     def over(self, varying: AxisNames) -> Aval:
         """The type of a value that varies over these axes."""
-        return self if varying == self.varying else Aval._make(self.shape, self.dtype, self.weak, varying)
+        return self.placed((varying, self.memory))
+
+    def at(self, memory: str) -> Aval:
+        """The type of a value that lies in this memory."""
+        return self.placed((self.varying, memory))
+
+    def placed(self, placement: Placement) -> Aval:
+        """The same type with another placement."""
+        return self if placement == self.placement else Aval._make(self.shape, self.dtype, self.weak, placement)
 
 
 def spec(shape: Union[int, Iterable[int]], dtype: Any = float32) -> Aval:

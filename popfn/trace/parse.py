@@ -8,13 +8,13 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
-from .aval import BY_NAME, Aval, as_numpy, bool_, scalar_array
+from .aval import BY_NAME, DEVICE, MEMORIES, Aval, as_numpy, bool_, scalar_array
 from .errors import JaxprError, NarrowingError
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from .primitive import Primitive, primitive_name
 
 _TOKEN = re.compile(r"\s*(?:(?P<number>-?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf|nan)(?![\w]))|(?P<name>[A-Za-z_]\w*)"
-                    r"|(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<sign>[{}()\[\]:;.,=~]))")
+                    r"|(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<sign>[{}()\[\]:;.,=~@]))")
 
 
 def parse_jaxpr(text: str, constants: Optional[Sequence[Any]] = None) -> Jaxpr:
@@ -126,7 +126,10 @@ class _Parser:
             while not self.sign("}"):
                 axes.append(self.take("name"))
                 self.sign(",")
-        return Aval(shape, dtype, weak, axes)
+        memory = self.take("name") if self.sign("@") else DEVICE
+        if memory not in MEMORIES:
+            raise self.error(f"a memory, one of {', '.join(MEMORIES)}")
+        return Aval(shape, dtype, weak, axes, memory)
 
     def dtype(self) -> np.dtype:
         if self.peek()[1] not in BY_NAME:

@@ -20,7 +20,7 @@ from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from .aval import NO_AXES, Aval, AxisNames
+from .aval import COMMON, DEVICE, NO_AXES, Aval, Placement
 from .errors import MissingRuleError, ShapeError
 
 Result = Union[Aval, Tuple[Aval, ...]]
@@ -30,7 +30,7 @@ class Mixed:
     """See MIXED."""
 
 
-#: What `infer` gives for operands that vary over different axes; `bind` then makes those that do not vary enough do so.
+#: What `infer` gives for operands that are not placed as `operand_placements` says; `bind` then places them.
 MIXED = Mixed()
 
 
@@ -90,26 +90,26 @@ class Primitive(abc.ABC):
         return primitive_name(type(self))
 
     def infer(self, avals: Tuple[Aval, ...]) -> Any:
-        """The results' avals, remembered; MIXED if the operands do not vary over the axes that they should."""
+        """The results' avals, remembered; MIXED if the operands are not placed as they should be."""
         out = self.memo.get(avals)
         if out is None:
             out = self.memo[avals] = self.typed(avals)
         return out
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
-        """`abstract`, where results vary over the axes of the operands."""
-        if not any(a.varying for a in avals):
+        """`abstract`, where results vary over the axes of the operands, and are on the device as they are."""
+        if all(a.placement == COMMON for a in avals):
             return self.abstract(*avals)
-        wanted = self.operand_axes(avals)
-        if any(a.varying != axes for a, axes in zip(avals, wanted)):
+        wanted = self.operand_placements(avals)
+        if any(a.placement != placement for a, placement in zip(avals, wanted)):
             return MIXED
         out = self.abstract(*[a.invariant for a in avals])
-        axes = NO_AXES.union(*wanted)
+        axes = NO_AXES.union(*[axes for axes, _ in wanted])
         return out.over(axes) if isinstance(out, Aval) else tuple([a.over(axes) for a in out])
 
-    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
-        """The axes over which each operand is to vary: those of all operands together."""
-        return (NO_AXES.union(*[a.varying for a in avals]),) * len(avals)
+    def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
+        """How each operand is to be placed: on the device, varying over the axes of all operands together."""
+        return ((NO_AXES.union(*[a.varying for a in avals]), DEVICE),) * len(avals)
 
     @abc.abstractmethod
     def abstract(self, *avals: Any) -> Any:
@@ -169,11 +169,12 @@ def primitive_name(cls: type) -> str:
 def result_avals(primitive: Primitive, avals: Tuple[Aval, ...]) -> Tuple[Aval, ...]:
     """The avals of a primitive's results as a tuple, whether it has one or several.
 
-    Raises ShapeError if the operands do not vary over the same axes.
+    Raises ShapeError if the operands are not placed as the primitive wants them.
     """
     out = primitive.infer(avals)
     if out is MIXED:
-        raise ShapeError(f"{primitive.name}: operands vary over the same axes, got {', '.join(map(str, avals))}")
+        raise ShapeError(f"{primitive.name}: operands vary over the same axes and are in the memory where the "
+                         f"primitive wants them, got {', '.join(map(str, avals))}")
     return out if isinstance(out, tuple) else (out,)
 
 

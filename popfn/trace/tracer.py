@@ -15,7 +15,7 @@ from typing import Any, Callable, ClassVar, Dict, List, Optional, Sequence, Set,
 import numpy as np
 
 from .array import Array
-from .aval import Aval, AxisNames, as_numpy, aval_of_data, scalar_array
+from .aval import DEVICE, Aval, AxisNames, as_numpy, aval_of_data, scalar_array
 from .errors import IN_LIBRARY, ConcretizationError, LeakError, PopfnError, Source, located, message, user_source, where
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from .primitive import MIXED, Primitive, eval_results, watchers
@@ -95,7 +95,9 @@ class Trace:
     named axes that the traced function is mapped over, with their sizes.
     """
 
-    pvary: ClassVar[Callable[[Any, AxisNames], Any]]  # handed down by prims.collectives, which stands above
+    # Handed down by prims.collectives and prims.memory, which stand above.
+    pvary: ClassVar[Callable[[Any, AxisNames], Any]]
+    place: ClassVar[Callable[[Any, str], Any]]
 
     def __init__(self, name: str, input_names: Callable[[], Sequence[str]] = tuple, follow: bool = False,
                  axes: Optional[Dict[str, int]] = None) -> None:
@@ -110,6 +112,7 @@ class Trace:
         self.source: Optional[Source] = None  # while a transform replays an equation: the line that it came from
         self.captures: List[Tracer] = []
         self.values: Dict[Var, np.ndarray] = {}  # in a following trace: the inputs', and what was asked for
+        self.moved: Dict[Tuple[Atom, str], Tracer] = {}  # what was moved to another memory because an operation asked
         self._captured: Dict[int, Tracer] = {}
         self._constants: Dict[int, Tuple[Any, Var, np.ndarray]] = {}
 
@@ -305,22 +308,30 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
         trace.eqns.append(_new_eqn(Eqn, (primitive, inputs, (var,), source)))
         return Tracer(out, trace, var, source)
     if out is MIXED:
-        return bind(primitive, varying_alike(primitive, inputs, avals))
+        return bind(primitive, placed_alike(trace, primitive, inputs, avals))
     outputs = tuple(Var(a) for a in out)
     trace.eqns.append(Eqn(primitive, inputs, outputs, source))
     return tuple(Tracer(v.aval, trace, v, source) for v in outputs)
 
 
-def varying_alike(primitive: Primitive, inputs: Sequence[Atom], avals: Sequence[Aval]) -> List[Any]:
-    """The operands, made to vary over the axes that the primitive wants: what is equal in all lanes differs in none."""
+def placed_alike(trace: Trace, primitive: Primitive, inputs: Sequence[Atom], avals: Sequence[Aval]) -> List[Any]:
+    """The operands, placed as the primitive wants them.
+
+    They vary over its axes, as what is equal in all lanes differs in none, and are moved into its memories, each value
+    once.
+    """
     out: List[Any] = []
-    for atom, aval, axes in zip(inputs, avals, primitive.operand_axes(avals)):
-        if aval.varying == axes:
-            out.append(atom)
-        elif isinstance(atom, Literal):
-            out.append(Literal(atom.value, aval.over(axes)))
-        else:
-            out.append(Trace.pvary(atom, axes - aval.varying))
+    for atom, aval, placement in zip(inputs, avals, primitive.operand_placements(avals)):
+        axes, memory = placement
+        if isinstance(atom, Literal) and memory == aval.memory:
+            out.append(Literal(atom.value, aval.placed(placement)))
+            continue
+        moved: Any = atom
+        if aval.memory != memory:
+            moved = trace.moved.get((atom, memory))
+            if moved is None:
+                moved = trace.moved[atom, memory] = Trace.place(atom, memory)
+        out.append(Trace.pvary(moved, axes - aval.varying) if aval.varying != axes else moved)
     return out
 
 
@@ -341,6 +352,9 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
     out = primitive.memo.get(key)
     if out is None:
         out = infer_at(primitive, key, user_source(2))
+    if out is MIXED:
+        return evaluate(primitive, [Array.wrap(x, a.placed(placement)) for x, a, placement in zip(
+            values, avals, primitive.operand_placements(avals))])
     with np.errstate(all="ignore"):
         results = eval_results(primitive, values)
     if watchers:
@@ -370,11 +384,11 @@ def concrete(x: Any) -> Tuple[np.ndarray, Aval]:
 
 
 def literal(value: Union[bool, int, float], like: Aval) -> Literal:
-    """A scalar of `like`'s dtype and weak flag. Raises NarrowingError if an integer does not fit."""
+    """A scalar of `like`'s dtype and weak flag, on the device. Raises NarrowingError if an integer does not fit."""
     try:
         if value and value == value:
             return _literal(value, like)
-        return Literal(scalar_array(value, like.dtype), like.with_shape(()))
+        return Literal(scalar_array(value, like.dtype), like.with_shape(()).at(DEVICE))
     except PopfnError as e:
         raise located(e) from None
 
@@ -382,4 +396,4 @@ def literal(value: Union[bool, int, float], like: Aval) -> Literal:
 @functools.lru_cache(maxsize=4096, typed=True)
 def _literal(value: Union[bool, int, float], like: Aval) -> Literal:
     """`literal`, kept; not for 0.0 and -0.0, which are equal but not the same, nor for NaN."""
-    return Literal(scalar_array(value, like.dtype), like.with_shape(()))
+    return Literal(scalar_array(value, like.dtype), like.with_shape(()).at(DEVICE))

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..trace.aval import Aval, Shape, bool_
+from ..trace.aval import DEVICE, HOST, REMOTE, Aval, Shape, bool_
 from ..trace.errors import AxisError, MissingRuleError, located, message
 from ..trace.jaxpr import Atom, Jaxpr, Var, names
 from ..trace.primitive import MIXED, MappedAxis, Primitive, Zero
@@ -20,11 +20,11 @@ Mask = Tuple[bool, ...]
 
 
 class HoldsJaxprs(Primitive):
-    """A primitive that holds jaxprs; their inputs say over which named axes its operands vary, in `operand_axes`."""
+    """A primitive that holds jaxprs; their inputs say how its operands are placed, in `operand_placements`."""
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
         out = self.abstract(*avals)
-        return out if [a.varying for a in avals] == list(self.operand_axes(avals)) else MIXED
+        return out if [a.placement for a in avals] == list(self.operand_placements(avals)) else MIXED
 
     def uses_axis(self, name: str) -> bool:
         return any(jaxpr.uses_axis(name) for jaxpr in getattr(self, "jaxprs", ()))
@@ -182,12 +182,39 @@ class GraphInput(NamedTuple):
     by_reference: bool = False
 
 
+class Row(NamedTuple):
+    """Where an element of a stacked value lies in a remote buffer: `step` elements behind the entry `first`."""
+
+    first: Any
+    step: Any
+
+
+#: The tensors of the outputs on the device, for those of the inputs, and for the entries where remote outputs go.
+Equations = Callable[[Dict[Atom, Any], Sequence[Any]], List[Any]]
+
+
+def is_tensor(a: Atom) -> bool:
+    """Whether a graph has a tensor for the value: for one on the device itself, for a remote one the entry's number."""
+    return bool(a.aval.size) and a.aval.memory != HOST
+
+
+def is_far(a: Atom) -> bool:
+    """Whether the value is in remote memory or with the host."""
+    return bool(a.aval.size) and a.aval.memory != DEVICE
+
+
+def is_remote(a: Atom) -> bool:
+    """Whether the value is in remote memory."""
+    return bool(a.aval.size) and a.aval.memory == REMOTE
+
+
 @dataclass(frozen=True)
 class Subgraph:
     """A jaxpr as a PopXL graph. Equal ones become one graph.
 
-    `inputs` says what the graph takes. `emit` puts the equations into it: it gets the tensors of the inputs, and a
-    function from the tensors of the jaxpr's inputs to those of its outputs. Neither knows values without elements.
+    `inputs` says what the graph takes: for a value in remote memory the number of its first entry in a buffer, which
+    the graph knows; and last, the entries where its remote outputs go. `emit` puts the equations into it: it gets the
+    tensors of the inputs, and a function that makes the outputs of the jaxpr. Neither knows values without elements.
     """
 
     jaxpr: Jaxpr
@@ -196,12 +223,23 @@ class Subgraph:
         """Inputs of the jaxpr as inputs of the graph, under the names that they have in the printed jaxpr."""
         jaxpr = self.jaxpr
         letters = dict(zip(jaxpr.constvars + jaxpr.inputs, names()))
-        return [GraphInput(letters[v], v.aval.shape, v.aval.dtype) for v in variables if v.aval.size]
+        return [entry(letters[v]) if is_remote(v) else GraphInput(letters[v], v.aval.shape, v.aval.dtype)
+                for v in variables if is_tensor(v)]
+
+    def destinations(self) -> List[GraphInput]:
+        """The entries where remote outputs go."""
+        return [entry("out") for a in self.jaxpr.outputs if is_remote(a)]
 
     def inputs(self) -> List[GraphInput]:
         """What the graph takes, in order."""
-        return self.named(self.jaxpr.inputs)
+        return self.named(self.jaxpr.inputs) + self.destinations()
 
-    def emit(self, px: Any, equations: Callable[[Dict[Atom, Any]], List[Any]], tensors: Sequence[Any]) -> List[Any]:
+    def emit(self, px: Any, equations: Equations, tensors: Sequence[Any]) -> List[Any]:
         """The outputs of the graph for the tensors of its inputs."""
-        return equations(dict(zip([v for v in self.jaxpr.inputs if v.aval.size], tensors)))
+        values, destinations = cut(tensors, sum(map(is_tensor, self.jaxpr.inputs)))
+        return equations(dict(zip(filter(is_tensor, self.jaxpr.inputs), values)), destinations)
+
+
+def entry(name: str) -> GraphInput:
+    """An entry's number in a remote buffer as an input of a graph."""
+    return GraphInput(f"{name}_entry", (1,), np.dtype(np.uint32))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, List, Sequence, Tuple
 
 import numpy as np
 
-from ..trace.aval import Aval, AxisNames
+from ..trace.aval import Aval, Placement
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis, Zero
@@ -36,8 +36,8 @@ class Holder(HoldsJaxprs):
                              f"got ({', '.join(map(str, avals))})")
         return self.jaxpr.out_avals
 
-    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
-        return [a.varying for a in self.jaxpr.in_avals]
+    def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
+        return [a.placement for a in self.jaxpr.in_avals]
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         return self.jaxpr.eval(*arrays)

@@ -2,18 +2,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from ..trace.aval import Aval, AxisNames, bool_, int32
+from ..trace.aval import DEVICE, Aval, AxisNames, Placement, bool_, int32
 from ..trace.errors import DtypeError, ShapeError
-from ..trace.jaxpr import Atom, Jaxpr, Var
+from ..trace.jaxpr import Jaxpr, Var
 from ..trace.primitive import Linear, MappedAxis
 from ..trace.prims import argmax, broadcast_to, convert, eq, ge, le, pvary, select, sub, take
 from ..trace.prims.shaping import ranked, to_front
 from ..trace.tracer import aval_of, bind, literal
 from .bodies import (
+    Equations,
     GraphInput,
     HoldsJaxprs,
     Mask,
@@ -21,8 +22,10 @@ from .bodies import (
     behind,
     check_lanes_are_alone,
     chosen,
+    cut,
     either,
     guard,
+    is_tensor,
     moving,
     others,
     rebuilt,
@@ -63,12 +66,12 @@ class Cond(HoldsJaxprs):
                 raise ShapeError(f"cond: {jaxpr.name or 'a branch'} takes ({', '.join(map(str, want))}), "
                                  f"got ({', '.join(map(str, avals))})")
             if [a.strong for a in jaxpr.out_avals] != [a.strong for a in first.out_avals] or \
-                    [a.varying for a in want] != [a.varying for a in first.in_avals]:
+                    [a.placement for a in want] != [a.placement for a in first.in_avals]:
                 raise ShapeError(f"cond: branches differ in type: {types(first)} and {types(jaxpr)}")
         return first.out_avals
 
-    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
-        return [avals[0].varying, *[a.varying for a in self.branches[0].in_avals]]
+    def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
+        return [(avals[0].varying, DEVICE), *[a.placement for a in self.branches[0].in_avals]]
 
     def eval(self, index: np.ndarray, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         return self.branches[min(max(int(index), 0), len(self.branches) - 1)].eval(*arrays)
@@ -181,7 +184,9 @@ class Cond(HoldsJaxprs):
             operands.insert(0, index)
         if str(index.dtype.name) != "bool":
             index = px.ops.greater(index, px.constant(len(self.branches) // 2 - 1, px.int32))
-        low_in, high_in = ([x for x, on in zip(operands, Branch(j).taken()) if on] for j in (low, high))
+        count = len(operands) - len(Branch(low).destinations())
+        low_in, high_in = ([x for x, on in zip(operands, Branch(j).taken()) if on] + operands[count:]
+                           for j in (low, high))
         return px.ops.conditional(index, graphs[1], graphs[0], high_in, low_in)
 
 
@@ -192,17 +197,19 @@ class Branch(Subgraph):
     def taken(self) -> List[bool]:
         """Which of the operands with elements the graph takes."""
         reads = behind(self.jaxpr, (True,) * len(self.jaxpr.outputs))
-        return [on for v, on in zip(self.jaxpr.inputs, reads) if v.aval.size]
+        return [on for v, on in zip(self.jaxpr.inputs, reads) if is_tensor(v)]
 
     def variables(self) -> List[Var]:
         """The jaxpr's inputs that the graph takes."""
-        return chosen([v for v in self.jaxpr.inputs if v.aval.size], self.taken())
+        return chosen(list(filter(is_tensor, self.jaxpr.inputs)), self.taken())
 
     def inputs(self) -> List[GraphInput]:
-        return self.named(self.variables())
+        return self.named(self.variables()) + self.destinations()
 
-    def emit(self, px: Any, equations: Callable[[Dict[Atom, Any]], List[Any]], tensors: Sequence[Any]) -> List[Any]:
-        return equations(dict(zip(self.variables(), tensors)))
+    def emit(self, px: Any, equations: Equations, tensors: Sequence[Any]) -> List[Any]:
+        variables = self.variables()
+        values, destinations = cut(tensors, len(variables))
+        return equations(dict(zip(variables, values)), destinations)
 
 
 # ---------------------------------------------------------------------------- what the rules share
@@ -270,15 +277,15 @@ def linearized(branches: Tuple[Jaxpr, ...], mask: Mask) -> Linearized:
     """
     cuts = [linearize_jaxpr(jaxpr, mask) for jaxpr in branches]
     avals = branches[0].out_avals
-    moves = either(*[cut.moves for cut in cuts])
-    operands = sorted({i for cut in cuts for where, i in cut.residuals if where == "input"})
+    moves = either(*[half.moves for half in cuts])
+    operands = sorted({i for half in cuts for where, i in half.residuals if where == "input"})
     slots: List[Aval] = []
     places: List[Dict[int, int]] = []  # for each branch, an output that it hands over, and the slot of it
-    for cut in cuts:
+    for half in cuts:
         free = list(range(len(slots)))
         mine: Dict[int, int] = {}
-        for i in [i for where, i in cut.residuals if where == "output"]:
-            aval = cut.forward.outputs[i].aval
+        for i in [i for where, i in half.residuals if where == "output"]:
+            aval = half.forward.outputs[i].aval
             slot = next((k for k in free if slots[k] is aval), None)
             if slot is None:
                 slot = len(slots)
@@ -288,16 +295,16 @@ def linearized(branches: Tuple[Jaxpr, ...], mask: Mask) -> Linearized:
             mine[i] = slot
         places.append(mine)
     forward, linear = [], []
-    for cut, mine in zip(cuts, places):
+    for half, mine in zip(cuts, places):
         by_slot = {slot: i for i, slot in mine.items()}
         wanted = tuple(k in by_slot for k in range(len(slots)))
-        given = reordered(cut.forward, cut.forward.inputs, [
-            *cut.forward.outputs[:len(avals)], *[cut.forward.outputs[by_slot[k]] for k in sorted(by_slot)]])
+        given = reordered(half.forward, half.forward.inputs, [
+            *half.forward.outputs[:len(avals)], *[half.forward.outputs[by_slot[k]] for k in sorted(by_slot)]])
         forward.append(with_zeros(given, len(avals), wanted, (True,) * len(slots), slots))
-        program = with_zeros(cut.linear, 0, cut.moves, moves, avals)
+        program = with_zeros(half.linear, 0, half.moves, moves, avals)
         inputs: List[Var] = [Var(branches[0].in_avals[i]) for i in operands] + [Var(a) for a in slots]
-        for v, (where, i) in zip(program.inputs, cut.residuals):
+        for v, (where, i) in zip(program.inputs, half.residuals):
             inputs[operands.index(i) if where == "input" else len(operands) + mine[i]] = v
-        directions = program.inputs[len(cut.residuals):]
+        directions = program.inputs[len(half.residuals):]
         linear.append(checked(reordered(program, [*inputs, *directions], program.outputs)))
     return Linearized(tuple(forward), tuple(linear), tuple(operands), moves)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Optional, Sequence, Tuple, Union
 
-from ..trace.aval import Aval, AxisNames
+from ..trace.aval import Aval, Placement
 from ..trace.errors import ArgumentError, LoweringError, MissingRuleError, Source, message, user_source
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis, Zero
@@ -200,9 +200,9 @@ class Pullback(HoldsJaxprs):
     def abstract(self, *avals: Aval) -> Tuple[Aval, ...]:
         return self.backward.in_avals[self.residuals:]
 
-    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
+    def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         jaxpr = self.backward
-        return [a.varying for a in jaxpr.in_avals[:self.residuals] + jaxpr.out_avals]
+        return [a.placement for a in jaxpr.in_avals[:self.residuals] + jaxpr.out_avals]
 
     def eval(self, *arrays: Any) -> Any:
         raise forward_mode(self.backward.name)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from ..trace.aval import Aval
+from ..trace.aval import DEVICE, REMOTE, Aval
 from ..trace.errors import MissingRuleError, located
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Linear, Zero
-from ..trace.prims import add, instantiate
+from ..trace.prims import add, instantiate, place
+from ..trace.prims.memory import Place
 from ..trace.tracer import Trace, Tracer, bind
 from .replay import checked, inline, sources, start_env
 
@@ -99,7 +100,7 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
             for a, c in zip(inputs, in_cts):
                 if c is not None and type(c) is not Zero and a in linear:
                     before = cts.get(a)
-                    cts[a] = c if before is None else add(before, c)
+                    cts[a] = c if before is None else place(add(before, c), a.aval.memory)
     return cts
 
 
@@ -167,17 +168,23 @@ def linearize_jaxpr(jaxpr: Jaxpr, mask: Mask) -> Linearized:
         places: Dict[Atom, Tuple[str, int]] = {v: ("output", i) for i, v in enumerate(results)}
         places.update((v, ("input", i)) for i, v in enumerate(whole.inputs))
         used: Dict[Var, Any] = {}
+        again: Dict[Var, Eqn] = {}  # what is loaded from remote memory is loaded again, not kept on the device
+        loads = {eqn.outputs[0]: eqn for eqn in whole.eqns if isinstance(eqn.primitive, Place)
+                 and eqn.inputs[0].aval.memory == REMOTE and eqn.primitive.memory == DEVICE}
         moves = tuple(type(t) is not Zero for t in touts)
         touts = moving_only(touts)
         for a in [a for eqn in eqns for a in eqn.inputs] + [t.variable for t in touts]:
-            if isinstance(a, Var) and a not in linear and a not in constants and a not in used:
+            if isinstance(a, Var) and a in loads and a not in again:
+                again[a] = loads[a]
+                a = loads[a].inputs[0]
+            if isinstance(a, Var) and a not in linear and a not in constants and a not in used and a not in again:
                 if a not in places:
                     places[a] = "output", len(results)
                     results.append(a)
                 used[a] = places[a]
         forward = Jaxpr(whole.inputs, results, whole.eqns, whole.constvars, whole.constants, jaxpr.name)
-        program = Jaxpr([*used, *(t.variable for t in moving_only(tangents))], [t.variable for t in touts], eqns,
-                        list(constants), list(constants.values()), f"linear({jaxpr.name})")
+        program = Jaxpr([*used, *(t.variable for t in moving_only(tangents))], [t.variable for t in touts],
+                        [*again.values(), *eqns], list(constants), list(constants.values()), f"linear({jaxpr.name})")
         return Linearized(checked(forward), checked(program), tuple(used.values()), moves)
     return jaxpr.remember(("linearize", mask), make)
 
@@ -211,7 +218,7 @@ def transpose_jaxpr(jaxpr: Jaxpr, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mas
 def accumulate(cts: Dict[Var, Any], x: Any, ct: Any, linear: Set[Var]) -> None:
     """Add a cotangent to that of a linear tracer; one of anything else goes nowhere."""
     if isinstance(x, Tracer) and x.variable in linear:
-        cts[x.variable] = add(cts[x.variable], ct) if x.variable in cts else ct
+        cts[x.variable] = place(add(cts[x.variable], ct), x.aval.memory) if x.variable in cts else ct
 
 
 def vjp_jaxpr(jaxpr: Jaxpr, mask: Mask, seeds: Sequence[int]) -> Jaxpr:

@@ -10,8 +10,8 @@ from ..trace.prims import instantiate
 from ..trace.tracer import Trace
 from .call import Call
 from .differentiate import Mask, jvp_jaxpr, linearize_jaxpr
-from .inlining import bodies, inlined
-from .replay import checked, inline
+from .inlining import inlined
+from .replay import checked, inline, jaxprs_of
 from .simplify import without_dead_code
 
 
@@ -69,7 +69,7 @@ def dependent(jaxpr: Jaxpr, mask: Sequence[bool]) -> Dependent:
     simple = holding = None
     for eqn in jaxpr.eqns:
         if any(a in known for a in eqn.inputs):
-            if bodies(eqn.primitive):
+            if any(map(jaxprs_of, eqn.primitive.params().values())):
                 holding = holding or eqn
             else:
                 simple = simple or eqn

@@ -6,7 +6,7 @@ from typing import Any, Callable, ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..trace.aval import Aval, AxisNames, bool_, int32
+from ..trace.aval import Aval, Placement, bool_, int32
 from ..trace.errors import LoweringError, MissingRuleError, ShapeError, message
 from ..trace.jaxpr import Jaxpr, Var
 from ..trace.primitive import MappedAxis, Zero
@@ -71,8 +71,8 @@ class While(HoldsJaxprs):
             raise ShapeError(f"while: the condition is a bool scalar, got ({', '.join(map(str, self.cond.out_avals))})")
         return new
 
-    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
-        return [a.varying for a in self.body.in_avals]
+    def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
+        return [a.placement for a in self.body.in_avals]
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         consts, carry = arrays[:self.num_consts], arrays[self.num_consts:]

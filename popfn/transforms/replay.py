@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+import dataclasses
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from ..trace.array import Array
 from ..trace.aval import as_numpy
 from ..trace.errors import JaxprError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from ..trace.primitive import Primitive
 from ..trace.tracer import Trace, bind, current_trace
 
 #: Whether every new jaxpr is checked (`set_checks`).
@@ -115,3 +117,20 @@ def frozen(x: Any) -> Any:
         x = x.copy()
         x.flags.writeable = False
     return x
+
+
+def jaxprs_of(value: Any) -> Tuple[Jaxpr, ...]:
+    """The jaxprs that a parameter of a primitive is: one, several in a tuple, or none."""
+    several = (value,) if isinstance(value, Jaxpr) else value
+    return several if isinstance(several, tuple) and all(isinstance(j, Jaxpr) for j in several) else ()
+
+
+def with_jaxprs(primitive: Primitive, change: Callable[[Jaxpr], Jaxpr]) -> Primitive:
+    """A primitive with its jaxprs changed; the primitive itself if each of them stays the same."""
+    changes: Dict[str, Any] = {}
+    for k, v in primitive.params().items():
+        jaxprs = jaxprs_of(v)
+        new = tuple([change(j) for j in jaxprs])
+        if any(a is not b for a, b in zip(jaxprs, new)):
+            changes[k] = new[0] if isinstance(v, Jaxpr) else new
+    return dataclasses.replace(primitive, **changes) if changes else primitive  # type: ignore[type-var]

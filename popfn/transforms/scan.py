@@ -4,29 +4,35 @@ All transforms of a scan are scans again, of a transformed body, so that no prog
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..trace.aval import Aval, AxisNames, float16, float32
+from ..trace.aval import DEVICE, Aval, Placement, float16, float32
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.primitive import Linear, MappedAxis, Zero
-from ..trace.prims import add, convert, instantiate, transpose
+from ..trace.prims import add, convert, instantiate, place, transpose
 from ..trace.prims.lowering import px_dtype
+from ..trace.prims.memory import Place
 from ..trace.prims.shaping import in_lanes
 from ..trace.tracer import aval_of, bind
 from .bodies import (
+    Equations,
     GraphInput,
     HoldsJaxprs,
     Mask,
+    Row,
     Subgraph,
     behind,
     carried,
     chosen,
     cut,
     guard,
+    is_far,
+    is_remote,
+    is_tensor,
     moving,
     others,
     reach,
@@ -47,7 +53,11 @@ class Scan(HoldsJaxprs):
     The operands are constants, equal in all steps; the first carry; and arrays with one element for each step along
     their first axis. The jaxpr takes the constants, the carry and an element of each array, and gives the next carry
     and further values. The results are the last carry, and those values of all steps, stacked. With `reverse` the
-    steps go from the last element to the first.
+    steps go from the last element to the first. What is stacked lies where the element lies: a remote array is loaded
+    element by element.
+
+    An `io_mode` marks the steps of `batch_serialise`, whose arrays may be streamed: how that is done, with "compute",
+    "io" or "io_overlapped". What the derivative needs from each step is kept in the memory `residuals`.
     """
 
     jaxpr: Jaxpr
@@ -55,6 +65,8 @@ class Scan(HoldsJaxprs):
     num_consts: int
     num_carry: int
     reverse: bool = False
+    io_mode: str = ""
+    residuals: str = DEVICE
     multiple: ClassVar[bool] = True
 
     @property
@@ -65,6 +77,11 @@ class Scan(HoldsJaxprs):
     def parts(self, xs: Sequence[Any]) -> List[List[Any]]:
         """Operands, or what belongs to them, as constants, carry and the rest."""
         return cut(xs, self.num_consts, self.num_carry)
+
+    def of(self, jaxpr: Jaxpr, num_consts: int, num_carry: int, reverse: Optional[bool] = None) -> Scan:
+        """As many steps, of the same kind, of another jaxpr."""
+        return replace(self, jaxpr=jaxpr, num_consts=num_consts, num_carry=num_carry,
+                       reverse=self.reverse if reverse is None else reverse)
 
     def stacked(self, aval: Aval) -> Aval:
         """The type of the values of all steps."""
@@ -78,13 +95,13 @@ class Scan(HoldsJaxprs):
             raise ShapeError(f"scan: {self.jaxpr.name or 'the body'} takes ({', '.join(map(str, want))}) for "
                              f"{self.length} steps, got ({', '.join(map(str, avals))})")
         new, ys = cut(self.jaxpr.out_avals, self.num_carry)
-        if [(a.shape, a.dtype, a.varying) for a in new] != [(a.shape, a.dtype, a.varying) for a in carry]:
+        if [(a.shape, a.dtype, a.placement) for a in new] != [(a.shape, a.dtype, a.placement) for a in carry]:
             raise ShapeError(f"scan: {self.jaxpr.name or 'the body'} takes the carry ({', '.join(map(str, carry))}), "
                              f"and gives ({', '.join(map(str, new))})")
         return (*new, *map(self.stacked, ys))
 
-    def operand_axes(self, avals: Sequence[Aval]) -> Sequence[AxisNames]:
-        return [a.varying for a in self.jaxpr.in_avals]
+    def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
+        return [a.placement for a in self.jaxpr.in_avals]
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         consts, carry, xs = self.parts(arrays)
@@ -116,7 +133,7 @@ class Scan(HoldsJaxprs):
             return reordered(body, self.joined(ins, t_ins, sizes), [
                 *outs[:self.num_carry], *touts[:sizes[1]], *outs[self.num_carry:], *touts[sizes[1]:]])
         body = self.jaxpr.remember(("jvp of scan", self.num_consts, self.num_carry, mask), make)
-        scan = Scan(body, self.length, self.num_consts + sizes[0], self.num_carry + sizes[1], self.reverse)
+        scan = self.of(body, self.num_consts + sizes[0], self.num_carry + sizes[1])
         directions = [instantiate(t) for t in chosen(tangents, mask)]
         results = bind(scan, self.joined(primals, directions, sizes))
         carry, t_carry, ys, t_ys = cut(results, self.num_carry, sizes[1], len(moves) - self.num_carry)
@@ -134,18 +151,18 @@ class Scan(HoldsJaxprs):
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         mask = self.mask_of(tangents, lambda m: linearize_jaxpr(self.jaxpr, m).moves)
-        key = "linearized scan", self.num_consts, self.num_carry, mask
+        key = "linearized scan", self.num_consts, self.num_carry, self.residuals, mask
         split: Linearized = self.jaxpr.remember(key, lambda: linearized(self, mask))
         consts, carry, xs = self.parts(primals)
         kept = inline(split.invariant, consts)
-        scan = Scan(split.forward, self.length, self.num_consts + len(kept), self.num_carry, self.reverse)
+        scan = self.of(split.forward, self.num_consts + len(kept), self.num_carry)
         results = bind(scan, [*consts, *kept, *carry, *xs])
         n = len(self.jaxpr.outputs)
         sources = {"const": consts, "kept": kept, "x": xs, "result": results}
         t_consts, t_carry, t_xs = self.parts([instantiate(t) if on else None for t, on in zip(tangents, mask)])
         t_consts, t_carry, t_xs = ([t for t in part if t is not None] for part in (t_consts, t_carry, t_xs))
         once, each = ([sources[where][i] for where, i in places] for places in (split.once, split.each))
-        linear = Scan(split.linear, self.length, len(once) + len(t_consts), len(t_carry), self.reverse)
+        linear = self.of(split.linear, len(once) + len(t_consts), len(t_carry))
         touts = bind(linear, [*once, *t_consts, *t_carry, *each, *t_xs])
         return results[:n], spread(touts, split.moves, self.out_avals)
 
@@ -176,7 +193,7 @@ class Scan(HoldsJaxprs):
         totals = [instantiate(Zero(wide(x.aval))) for x, on in zip(args, wanted[:start]) if on]
         carry_cts = [instantiate(c) for c in chosen(ct[:self.num_carry], given)]
         y_cts = chosen(ct[self.num_carry:], given[self.num_carry:])
-        scan = Scan(body, self.length, len(others_of), len(totals) + len(carry_cts), not self.reverse)
+        scan = self.of(body, len(others_of), len(totals) + len(carry_cts), not self.reverse)
         results = bind(scan, [*others_of, *totals, *carry_cts, *carry_values, *xs_of, *y_cts])
         totals, carry_cts, x_cts = cut(results, len(totals), len(carry_cts))
         totals = [convert(t, x.aval.dtype, x.aval.weak) for t, x in zip(totals, chosen(args[:start], wanted[:start]))]
@@ -196,7 +213,7 @@ class Scan(HoldsJaxprs):
                                                                       self.parts(linear)))
         news = others(self.jaxpr.outputs[:self.num_carry], self.parts(linear)[1])
         body = checked(without_dead_code(reordered(self.jaxpr, [*c_vars, *k_vars, *x_vars], [*news, *k_vars])))
-        results = bind(Scan(body, self.length, len(consts), len(carry), self.reverse), [*consts, *carry, *xs])
+        results = bind(self.of(body, len(consts), len(carry)), [*consts, *carry, *xs])
         return consts, xs, list(results[len(carry):])
 
     # ------------------------------------------------------------------ vmap
@@ -217,13 +234,13 @@ class Scan(HoldsJaxprs):
         body, out_dims = batch_jaxpr(self.jaxpr, axis, in_body(mask),
                                      mapped + (False,) * (len(self.jaxpr.outputs) - len(carry)))
         carry = [in_lanes(x, d, axis) if on else x for x, d, on in zip(carry, k_dims, mapped)]
-        results = bind(Scan(body, self.length, self.num_consts, self.num_carry, self.reverse), [*consts, *carry, *xs])
+        results = bind(self.of(body, self.num_consts, self.num_carry), [*consts, *carry, *xs])
         new, ys = cut(out_dims, self.num_carry)
         return results, (*new, *[None if d is None else d + 1 for d in ys])
 
     def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Scan, List[Any]]:
         """The same without effects where the bool is False; see `bodies.guard`."""
-        return Scan(guard(self.jaxpr), self.length, self.num_consts + 1, self.num_carry, self.reverse), [on, *operands]
+        return self.of(guard(self.jaxpr), self.num_consts + 1, self.num_carry), [on, *operands]
 
     # ------------------------------------------------------------------ programs
     def pruned(self, used: Sequence[bool]) -> Tuple[Scan, Mask, Mask]:
@@ -241,20 +258,22 @@ class Scan(HoldsJaxprs):
         if all(ins) and all(outs):
             return self, ins, outs
         body = reordered(self.jaxpr, chosen(self.jaxpr.inputs, ins), chosen(self.jaxpr.outputs, outs))
-        return Scan(without_dead_code(body), self.length, sum(ins[:start]), sum(outs[:self.num_carry]),
-                    self.reverse), ins, outs
+        return self.of(without_dead_code(body), sum(ins[:start]), sum(outs[:self.num_carry])), ins, outs
 
     @property
     def subgraphs(self) -> Tuple[Step, ...]:
         """The graph of a step; none where there are no steps."""
         if not self.length:
             return ()
-        counted = len(self.jaxpr.in_avals) + len(self.jaxpr.out_avals) > self.num_consts + 2 * self.num_carry
+        outs = self.jaxpr.outputs[self.num_carry:]
+        counted = any(map(is_tensor, (*self.parts(self.jaxpr.inputs)[2], *outs)))
         return (Step(self.jaxpr, self.length if counted else 0, self.num_consts, self.num_carry, self.reverse),)
 
     def lower(self, px: Any, *tensors: Any, graphs: Sequence[Any] = ()) -> Any:
-        consts, carry, xs = self.parts(self.jaxpr.in_avals)
-        consts, carry, xs = cut(tensors, *(sum(a.size > 0 for a in part) for part in (consts, carry)))
+        variables = [list(filter(is_tensor, part)) for part in self.parts(self.jaxpr.inputs)]
+        consts, carry, xs = cut(tensors, *map(len, variables[:2]))
+        far = list(map(is_remote, variables[1]))  # a carry in remote memory is changed where it lies
+        consts, carry = consts + chosen(carry, far), others(carry, far)
         if not self.length:
             return carry
         step = self.subgraphs[0]
@@ -267,7 +286,7 @@ class Scan(HoldsJaxprs):
 
 
 # ---------------------------------------------------------------------------- derivatives
-Place = Tuple[str, int]
+Slot = Tuple[str, int]
 
 
 class Linearized(NamedTuple):
@@ -282,8 +301,8 @@ class Linearized(NamedTuple):
     invariant: Jaxpr
     forward: Jaxpr
     linear: Jaxpr
-    once: Tuple[Place, ...]
-    each: Tuple[Place, ...]
+    once: Tuple[Slot, ...]
+    each: Tuple[Slot, ...]
     moves: Mask
 
 
@@ -297,7 +316,7 @@ def linearized(scan: Scan, mask: Mask) -> Linearized:
     outputs: List[Atom] = list(forward.outputs[:n])
     kept: Dict[Atom, int] = {}
     stacked: Dict[Atom, int] = {a: i for i, a in enumerate(outputs) if i >= num_carry}
-    places: List[Place] = []
+    places: List[Slot] = []
     for where, i in residuals:
         a: Atom = forward.inputs[i] if where == "input" else forward.outputs[i]
         if where == "input" and i < num_consts:
@@ -318,13 +337,23 @@ def linearized(scan: Scan, mask: Mask) -> Linearized:
                 kept.setdefault(v, len(kept))
     outside = without_dead_code(Jaxpr(consts, list(kept), [e for e in forward.eqns if e.outputs and all(
         v in invariant for v in e.outputs)], forward.constvars, forward.constants, forward.name))
+    moved = {i: Var(a.aval.at(scan.residuals)) for i, a in enumerate(outputs)
+             if i >= n and a.aval.memory == DEVICE != scan.residuals}
+    stores = [Eqn(Place(scan.residuals), (outputs[i],), (v,)) for i, v in moved.items()]
+    outputs = [moved.get(i, a) for i, a in enumerate(outputs)]
     inside = without_dead_code(Jaxpr([*consts, *kept, *carry, *xs], outputs, [  # type: ignore[list-item]
-        e for e in forward.eqns if not any(v in kept for v in e.outputs)],
+        *(e for e in forward.eqns if not any(v in kept for v in e.outputs)), *stores],
         forward.constvars, forward.constants, forward.name))
 
     wanted = (*scan.parts(mask)[1], *moves[num_carry:])
     program = with_zeros(linear, 0, moves, wanted, scan.jaxpr.out_avals)
     values, directions = cut(program.inputs, len(places))
+    stored = {v: Var(moved[i].aval) for v, (where, i) in zip(values, places) if where == "result" and i in moved}
+    if stored:
+        loads = [Eqn(Place(DEVICE), (far,), (v,)) for v, far in stored.items()]
+        values = [stored.get(v, v) for v in values]
+        program = Jaxpr([*values, *directions], program.outputs, [*loads, *program.eqns], program.constvars,
+                        program.constants, program.name)
     t_consts, t_carry, t_xs = cut(directions, *(sum(part) for part in scan.parts(mask)[:2]))
     each = [where in ("x", "result") for where, _ in places]
     program = reordered(program, [*others(values, each), *t_consts, *t_carry, *chosen(values, each), *t_xs],
@@ -347,8 +376,9 @@ def invariant_vars(jaxpr: Jaxpr, num_consts: int) -> Set[Atom]:
 
 
 def wide(aval: Aval) -> Aval:
-    """The type in which cotangents of a constant are added up over the steps: float16 in float32."""
-    return Aval._make(aval.shape, float32, aval.weak, aval.varying) if aval.dtype == float16 else aval
+    """The type in which cotangents of a constant are added up over the steps: float16 in float32, on the device."""
+    aval = aval.at(DEVICE)
+    return Aval._make(aval.shape, float32, aval.weak, aval.placement) if aval.dtype == float16 else aval
 
 
 def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:
@@ -372,8 +402,9 @@ def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:
         got = inline(program, [*fixed, *values, *elements, *cts, *rest])
         by_const, by_carry, by_x = cut(got, sum(w_consts), sum(w_carry))
         sums = [add(s, convert(c, a.dtype, a.weak)) for s, c, a in zip(sums, by_const, totals)]
-        every = spread(by_carry, w_carry, scan.parts(avals)[1])
-        return [*sums, *[instantiate(c) for c in chosen(every, given[:scan.num_carry])], *by_x]
+        every = chosen(spread(by_carry, w_carry, scan.parts(avals)[1]), given[:scan.num_carry])
+        return [*sums, *[place(instantiate(c), a.memory) for c, a in zip(every, carry_cts)],
+                *[place(c, a.memory) for c, a in zip(by_x, chosen(scan.parts(avals)[2], w_xs))]]
     body = rebuilt(program.name, [*consts, *totals, *carry_cts, *carry, *xs, *y_cts], step)
     return body, wanted
 
@@ -383,8 +414,9 @@ def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:
 class Step(Subgraph):
     """One step as a graph for `ops.repeat`, which feeds the first outputs back into the first inputs.
 
-    It takes the number of the step if anything is stacked, the carry, the stacked results by reference, the constants
-    and the arrays. `length` is 0 where nothing is stacked, so that loops of all lengths share the graph.
+    It takes the number of the step if anything is stacked, the carry, the stacked results on the device by reference,
+    the constants and the arrays, and where remote results go. `length` is 0 where nothing is stacked, so that loops of
+    all lengths share the graph.
     """
 
     length: int
@@ -392,26 +424,41 @@ class Step(Subgraph):
     num_carry: int
     reverse: bool
 
-    def inputs(self) -> List[GraphInput]:
-        consts, carry, xs = map(self.named, cut(self.jaxpr.inputs, self.num_consts, self.num_carry))
-        counter = [GraphInput("step", (1,), np.dtype(np.uint32))] if self.length else []
-        ys = [GraphInput("rows", (self.length, *a.shape), a.dtype, True) for a in self.jaxpr.out_avals[self.num_carry:]
-              if a.size]
-        return [*counter, *carry, *ys, *consts, *(x._replace(shape=(self.length, *x.shape)) for x in xs)]
+    def parts(self) -> List[List[Var]]:
+        """The inputs of the jaxpr that have a tensor: what is equal in all steps, carry, elements of arrays."""
+        consts, carry, xs = (list(filter(is_tensor, part)) for part in cut(self.jaxpr.inputs, self.num_consts,
+                                                                           self.num_carry))
+        far = list(map(is_remote, carry))
+        return [consts + chosen(carry, far), others(carry, far), xs]
 
-    def emit(self, px: Any, equations: Callable[[Dict[Atom, Any]], List[Any]], tensors: Sequence[Any]) -> List[Any]:
+    def elements(self) -> List[Atom]:
+        """The outputs of the jaxpr that are stacked."""
+        return [a for a in self.jaxpr.outputs[self.num_carry:] if a.aval.size]
+
+    def inputs(self) -> List[GraphInput]:
+        consts, carry, xs = self.parts()
+        counter = [GraphInput("step", (1,), np.dtype(np.uint32))] if self.length else []
+        rows = [GraphInput("rows", (self.length, *a.aval.shape), a.aval.dtype, True)
+                for a in self.elements() if not is_far(a)]
+        arrays = [i if is_remote(v) else i._replace(shape=(self.length, *i.shape)) for v, i in zip(xs, self.named(xs))]
+        return [*counter, *self.named(carry), *rows, *self.named(consts), *arrays, *self.destinations()]
+
+    def emit(self, px: Any, equations: Equations, tensors: Sequence[Any]) -> List[Any]:
         ops = px.ops
-        consts, carry, xs = ([v for v in part if v.aval.size]
-                             for part in cut(self.jaxpr.inputs, self.num_consts, self.num_carry))
-        ys = [a for a in self.jaxpr.out_avals[self.num_carry:] if a.size]
-        counter, carry_in, rows, const_in, x_in = cut(tensors, int(self.length > 0), len(carry), len(ys), len(consts))
+        consts, carry, xs = self.parts()
+        near = [a for a in self.elements() if not is_far(a)]
+        counter, carry_in, rows, const_in, x_in, ends = cut(
+            tensors, int(self.length > 0), len(carry), len(near), len(consts), len(xs))
         env: Dict[Any, Any] = dict(zip(carry, carry_in))
         env.update(zip(consts, const_in))
         for v, x in zip(xs, x_in):
-            env[v] = ops.reshape(ops.dynamic_slice(x, counter[0], [0], [1], True), v.aval.shape)
-        new, elements = cut(equations(env), len(carry))
-        for row, aval, y in zip(rows, ys, elements):
-            ops.dynamic_update_(row, counter[0], ops.reshape(y, (1, *aval.shape)), [0], [1], True)
+            env[v] = Row(x, counter[0]) if is_remote(v) else ops.reshape(
+                ops.dynamic_slice(x, counter[0], [0], [1], True), v.aval.shape)
+        stays = sum(map(is_remote, self.jaxpr.outputs[:self.num_carry]))
+        new, elements = cut(equations(env, [*ends[:stays], *(Row(first, counter[0]) for first in ends[stays:])]),
+                            len(carry))
+        for row, a, y in zip(rows, near, elements):
+            ops.dynamic_update_(row, counter[0], ops.reshape(y, (1, *a.aval.shape)), [0], [1], True)
         # The values of the next step are copied one after the other: none may lie in the place of another.
         new = [ops.identity(t) if any(t is x for j, x in enumerate(carry_in) if j != i) else t
                for i, t in enumerate(new)]

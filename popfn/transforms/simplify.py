@@ -1,7 +1,6 @@
 """Simplification that changes no value: dead code, common subexpressions, scalars known already, chains of reshapes."""
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 import numpy as np
@@ -10,7 +9,7 @@ from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
 from ..trace.prims.shaping import Reshape
 from ..trace.prims.structural import Squeeze
-from .replay import checked
+from .replay import checked, with_jaxprs
 
 
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
@@ -39,7 +38,7 @@ def with_shared_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
     eqns: List[Eqn] = []
     for eqn in jaxpr.eqns:
         inputs = tuple([same.get(a, a) for a in eqn.inputs])
-        primitive = simplified(eqn.primitive)
+        primitive = with_jaxprs(eqn.primitive, simplify)
         folded = literal_result(primitive, inputs, eqn.outputs)
         if folded is not None:
             same[eqn.outputs[0]] = folded
@@ -74,17 +73,6 @@ def literal_result(primitive: Primitive, inputs: Sequence[Atom], outputs: Sequen
     with np.errstate(all="ignore"):
         value, = eval_results(primitive, [a.value for a in inputs if isinstance(a, Literal)])
     return Literal(value, outputs[0].aval)
-
-
-def simplified(primitive: Primitive) -> Primitive:
-    """A primitive with its jaxprs simplified."""
-    changes: Dict[str, Any] = {}
-    for k, v in primitive.params().items():
-        if isinstance(v, Jaxpr):
-            changes[k] = simplify(v)
-        elif isinstance(v, tuple) and v and all(isinstance(j, Jaxpr) for j in v):
-            changes[k] = tuple([simplify(j) for j in v])
-    return dataclasses.replace(primitive, **changes) if changes else primitive  # type: ignore[type-var]
 
 
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:

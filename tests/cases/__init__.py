@@ -6,6 +6,7 @@ from . import (
     custom as custom,
     effects as effects,
     indexing as indexing,
+    memory as memory,
     numerics as numerics,
     order as order,
     random as random,

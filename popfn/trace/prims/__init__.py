@@ -89,6 +89,7 @@ from .kinds import (
     safe_mul as safe_mul,
     sub as sub,
 )
+from .memory import cut as cut, join as join, place as place
 from .order import along_axis as along_axis, sort as sort, topk as topk
 from .pooling import max_pool as max_pool, sum_pool as sum_pool
 from .random import (

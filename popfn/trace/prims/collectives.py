@@ -13,9 +13,9 @@ from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, AxisNames, int32
+from ..aval import DEVICE, Aval, AxisNames, int32
 from ..errors import AxisError, ShapeError
-from ..primitive import Linear, MappedAxis, Primitive, Zero
+from ..primitive import MIXED, Linear, MappedAxis, Primitive, Zero
 from ..tracer import Trace, aval_of, bind, literal
 from .binary import eq, select
 from .elementwise import convert, div
@@ -52,6 +52,8 @@ class Collective(Primitive):
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
         x, = avals
+        if x.memory != DEVICE:
+            return MIXED
         missing = [n for n in self.axes if n not in x.varying]
         if missing:
             raise AxisError(f"{self.name} of {x}, which does not vary over {quoted(missing)}")

@@ -13,6 +13,7 @@ from ..tracer import aval_of, bind, literal
 from . import lowering
 from .binary import select
 from .kinds import sub
+from .memory import place
 from .shaping import (
     Axes,
     Dims,
@@ -277,7 +278,7 @@ class Iota(Primitive):
 
 def instantiate(t: Any) -> Any:
     """A tangent with symbolic zeros written out."""
-    return broadcast_to(literal(0, t.aval), t.aval.shape) if type(t) is Zero else t
+    return place(broadcast_to(literal(0, t.aval), t.aval.shape), t.aval.memory) if type(t) is Zero else t
 
 
 def squeeze(x: Any, axes: Axes) -> Any:

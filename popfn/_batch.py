@@ -1,0 +1,276 @@
+"""batch_serialise as a user meets it: a function of a batch as a loop over parts of the batch."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from . import _tracing as tracing
+from ._axes import argument_axes, argument_entries, result_entries
+from ._remote import Remote, loaded, row_number
+from .api import Function, decorator, is_index, wraps
+from .trace import prims, tree
+from .trace.aval import DEVICE, FLOAT8, HOST, REMOTE, Aval, bool_, uint32
+from .trace.errors import ArgumentError, RangeError, function_name, message, user_source
+from .trace.jaxpr import Jaxpr
+from .trace.primitive import Zero
+from .trace.prims import instantiate
+from .trace.prims.remote import RemoteBuffer, RemoteWrite
+from .trace.tracer import aval_of, bind, literal
+from .transforms.bodies import chosen, cut, others, rebuilt, without_constants
+from .transforms.checkpoint import Checkpoint
+from .transforms.replay import constant_arrays, inline
+from .transforms.scan import Scan, wide
+
+NAME = "batch_serialise"
+IO_MODES = ("compute", "io", "io_overlapped")
+RECOMPUTE = "recompute"
+RESIDUALS = (REMOTE, DEVICE, RECOMPUTE)
+SUM, MEAN = "sum", "mean"
+KEY = "key"
+
+
+@dataclass(frozen=True)
+class HostStream:
+    """Says in `loads` or `stores` of `batch_serialise` that an array is streamed, part by part, from or to the host.
+
+    >>> HostStream()
+    HostStream()
+    """
+
+
+@decorator
+def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, reduce: Any = None, *,
+                    loads: Any = None, stores: Any = None, rows: int = 1, io_mode: str = "compute",
+                    residuals: str = "remote") -> Function:
+    """A function that cuts its arguments into `steps` equal parts, and applies `f` to one part after the other.
+
+    Where `f` treats the elements of a batch by themselves, the results are those of f, from less memory on the chip.
+
+    `in_axes` says along which axis each array is cut: an integer (negative ones count from the end), None for what each
+    step sees whole, or a tuple with such an entry for each positional argument, where an entry may be a tree whose
+    leaves stand above the argument's. Arguments by keyword are cut along their first axis. An f32[12,4] that is cut
+    along axis 0 in 3 steps is an f32[4,4] in f. The entry "key" stands above a random key, u32[2]: step i gets the i-th
+    key of `random.split(key, steps)`, so that no two steps draw the same numbers, and every `io_mode` draws the same.
+
+    The parts of a result are put together along its axis in `out_axes`, an integer or a tree of them above the result.
+    A result whose entry in `reduce`, a tree too, is "sum" or "mean" is added up over the steps instead; its `out_axes`
+    does not matter. float16 is added up in float32 and rounded once, integers in their own dtype.
+
+    `loads` (a tree, or a tuple of one for each positional argument) and `stores` (a tree above the result) say where
+    the whole of an array lies that is cut, or put together: "device" is on the chip, `HostStream()` with the host, and
+    with None popfn decides. With `Remote(buffer)` the parts are read from a `remote_buffer`, and None is passed for the
+    argument; or they are written there, and the result is None. Then the function is called with `row=`, of `rows` rows
+    that it may serve, so that one program serves several rows.
+
+    `io_mode` says how parts are moved: "compute", "io" (by tiles of their own, of which `pf.lower` takes the number) or
+    "io_overlapped" (the next part while f works on this one); the results are the same. `residuals` says what becomes
+    of what the derivative needs from each step: it is kept in "remote" memory or on the "device", or computed once more
+    from the parts ("recompute"), which are then what remote memory keeps. It is one loop, whatever `steps` is: `f` is
+    traced once, and the program does not grow.
+
+    Raises ArgumentError that names the argument or result if an axis does not exist or does not divide into `steps`, if
+    nothing is cut, if a scalar result is neither reduced nor has an axis, or if an option has a value not named here.
+
+    >>> import popfn as pf, popfn.numpy as pnp
+    >>> x = pnp.reshape(pnp.arange(6.0), (6, 1))
+    >>> batch_serialise(lambda x, w: (x @ w, pnp.mean(x)), 3, in_axes=(0, None), reduce=(None, "mean"))(x, x[2:3])
+    (Array([[ 0.],
+           [ 2.],
+           [ 4.],
+           [ 6.],
+           [ 8.],
+           [10.]], dtype=float32), Array(2.5, dtype=float32))
+    >>> noisy = batch_serialise(lambda key, x: x + pf.random.normal(key, x.shape), 2, in_axes=("key", 0))
+    >>> y = noisy(pf.random.key(0), pnp.zeros(4))
+    >>> first, second = pf.random.split(pf.random.key(0), 2)
+    >>> bool(pnp.all(y == pnp.concat([pf.random.normal(first, 2), pf.random.normal(second, 2)])))
+    True
+    """
+    if not is_index(steps) or steps < 1:
+        raise ArgumentError(message(f"{NAME}: steps is a number of 1 or more, got {steps!r}", at=user_source(2)))
+    for option, choice, choices in (("io_mode", io_mode, IO_MODES), ("residuals", residuals, RESIDUALS)):
+        if not isinstance(choice, str) or choice not in choices:
+            raise ArgumentError(message(f"{NAME}: {option} is one of {', '.join(map(repr, choices))}, got {choice!r}",
+                                        at=user_source(2)))
+    if not is_index(rows) or rows < 1:
+        raise ArgumentError(message(f"{NAME}: rows is a number of 1 or more, got {rows!r}", at=user_source(2)))
+    count = int(steps)
+    has_handles = any(isinstance(x, Remote) for x in tree.leaves((loads, stores)))
+
+    @wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        row = given_row(NAME, kwargs.pop("row", 0), rows) if has_handles else 0
+        values, from_buffers = _loaded(f, args, loads, row, count)
+        given = tracing.arguments(NAME, f, values, kwargs, arrays=True)
+        stacks = _stacks(f, count, in_axes, loads, given, from_buffers)
+        avals = [a if s is None else _element(s) for a, s in zip(given.avals, stacks)]
+        traced = tracing.trace(f, given._replace(avals=avals))
+        outcomes = _outcomes(f, traced, out_axes, reduce, stores, row, count)
+        jaxpr, _ = without_constants(traced.jaxpr)
+        whole = [*constant_arrays(traced.jaxpr), *traced.captures, *given.leaves]
+        is_whole = [True] * (len(whole) - len(stacks)) + [s is None for s in stacks]
+        body, totals = _body(jaxpr, is_whole, outcomes, residuals == RECOMPUTE)
+        loop = Scan(body, count, sum(is_whole), len(totals), io_mode=io_mode,
+                    residuals=REMOTE if residuals == RECOMPUTE else residuals)
+        results = bind(loop, [*chosen(whole, is_whole), *(instantiate(Zero(a)) for a in totals),
+                              *(s for s in stacks if s is not None)])
+        sums, ys = map(iter, cut(results, len(totals)))
+        return traced.outputs([
+            o.given(next(ys)) if o.reduce is None else _total(next(sums), o.reduce, count, a)
+            for o, a in zip(outcomes, jaxpr.out_avals)])
+    return wrapper
+
+
+def _element(stack: Any) -> Aval:
+    """The type of what a step sees of stacked values."""
+    aval = aval_of(stack)
+    return aval.with_shape(aval.shape[1:])
+
+
+# ---------------------------------------------------------------------------- what goes in
+def given_row(name: str, row: Any, rows: int) -> Any:
+    """The row that a function with handles is called with. Raises RangeError if it is known and out of range."""
+    if is_index(row) and not 0 <= row < rows:
+        raise RangeError(message(f"{name}: row {row} is out of range, the function serves {rows} row{'s' * (rows > 1)}",
+                                 f"way out: {name}(..., rows={int(row) + 1})" if row >= 0 else None,
+                                 at=user_source(3)))
+    return row
+
+
+def _loaded(f: Function, args: Sequence[Any], loads: Any, row: Any, steps: int) -> Tuple[Sequence[Any], Set[int]]:
+    """The positional arguments with what lies in buffers in place of None, and the ids of these stacked values."""
+    entries = loads if isinstance(loads, (tuple, list)) else (loads,) * len(args)
+    if len(entries) != len(args) or not any(isinstance(x, Remote) for x in tree.leaves(tuple(entries))):
+        return args, set()
+    names = tracing.argument_names(f, args, {})
+    found: List[Any] = []
+    values = [loaded(entry, value, row, steps, f"argument {name} of {function_name(f)}", found)
+              for entry, value, name in zip(entries, args, names)]
+    return values, {id(x) for x in found}
+
+
+def _stacks(f: Function, steps: int, in_axes: Any, loads: Any, given: tracing.Arguments, ready: Set[int]) -> List[Any]:
+    """For each leaf of the arguments, what the steps see of it, stacked; None for what they see whole."""
+    entries = argument_entries(NAME, "in_axes", f, in_axes, given, 0)
+    stacked = [id(x) in ready for x in given.leaves]
+    entries = [None if on else e for e, on in zip(entries, stacked)]
+    keys = [isinstance(e, str) and e == KEY for e in entries]
+    dims = argument_axes(NAME, f, [None if key else e for e, key in zip(entries, keys)], given, "cut along",
+                         "what each step sees whole")
+    memories = [_memory("loads", e) for e in argument_entries(NAME, "loads", f, loads, given, None)]
+
+    def path(i: int) -> str:
+        return f"argument {tracing.leaf_names(f, given.args, given.kwargs)[i]} of {function_name(f)}"
+    if not any(keys) and not any(stacked) and all(d is None for d in dims):
+        raise ArgumentError(message(f"{NAME}: no argument of {function_name(f)} is cut: each step would do the same",
+                                    "way out: give an argument an axis in in_axes", at=user_source(3)))
+    for i, (d, key, aval) in enumerate(zip(dims, keys, given.avals)):
+        if key and (aval.dtype != uint32 or aval.shape != (2,)):
+            raise ArgumentError(message(
+                f"{NAME}: {path(i)} is {aval}, but in_axes says 'key', which stands above a random key, u32[2]",
+                "way out: make a key with pf.random.key(seed), or cut an array of keys along an axis",
+                at=user_source(3)))
+        if d is not None and aval.shape[d] % steps:
+            raise ArgumentError(message(
+                f"{NAME}: {path(i)} is {aval}: {aval.shape[d]} elements along axis {d} do not divide into {steps} "
+                "equal parts", f"way out: let steps divide {aval.shape[d]}, or pad the array", at=user_source(3)))
+    return [x if on else prims.split_key(x, steps) if key else None if d is None else prims.cut(x, steps, d, memory)
+            for x, on, key, d, memory in zip(given.leaves, stacked, keys, dims, memories)]
+
+
+def _memory(option: str, entry: Any) -> str:
+    """Where an entry of `loads` or `stores` says that the whole array lies; "" leaves it to the lowering."""
+    if entry is None:
+        return ""
+    if isinstance(entry, str) and entry == DEVICE:
+        return DEVICE
+    if isinstance(entry, HostStream):
+        return HOST
+    if isinstance(entry, Remote):
+        return REMOTE
+    raise ArgumentError(message(f"{NAME}: {option} has None, 'device', pf.HostStream() or pf.Remote(buffer) for each "
+                                f"array, got {entry!r}", at=user_source(3)))
+
+
+# ---------------------------------------------------------------------------- what comes out
+class Outcome(NamedTuple):
+    """What becomes of the parts of a result: added up if there is a `reduce`, written to the row of a buffer if there
+    is one, else put together along an axis.
+    """
+
+    reduce: Optional[str]
+    axis: int
+    memory: str
+    buffer: Optional[RemoteBuffer] = None
+    row: Any = None
+
+    def given(self, parts: Any) -> Any:
+        """What the caller gets of the stacked parts."""
+        if self.buffer is None:
+            return prims.join(parts, self.axis, self.memory)
+        bind(RemoteWrite(self.buffer), [self.row, parts])
+        return None
+
+
+def _outcomes(f: Function, traced: tracing.Traced, out_axes: Any, reduce: Any, stores: Any, row: Any, steps: int,
+              ) -> List[Outcome]:
+    """What becomes of each leaf of the result."""
+    columns = [result_entries(NAME, option, f, value, traced) for option, value in (
+        ("out_axes", out_axes), ("reduce", reduce), ("stores", stores))]
+    out: List[Outcome] = []
+    for i, (aval, axis, way, store) in enumerate(zip(traced.jaxpr.out_avals, *columns)):
+        memory = _memory("stores", store)
+
+        def fault(text: str, advice: Optional[str], i: int = i, aval: Aval = aval) -> ArgumentError:
+            path = tree.paths(traced.out_tree, "result")[i]
+            return ArgumentError(message(f"{NAME}: {path} of {function_name(f)} is {aval} in each step, {text}",
+                                         f"way out: {advice}" if advice else None, at=user_source(4)))
+        if way is not None:
+            if not isinstance(way, str) or way not in (SUM, MEAN):
+                raise ArgumentError(message(
+                    f"{NAME}: reduce has None, {SUM!r} or {MEAN!r} for each result, got {way!r}", at=user_source(3)))
+            if aval.dtype == bool_ or aval.dtype in FLOAT8 or way == MEAN and not aval.is_float:
+                raise fault(f"which has no {way}", "convert it to a wider float with astype" if aval.is_float else
+                            "convert it to float32 with astype" if way == MEAN else "convert it to int32 with astype")
+            out.append(Outcome(way, 0, ""))
+            continue
+        if isinstance(store, Remote):
+            store.check(aval, steps, f"{NAME}: {tree.paths(traced.out_tree, 'result')[i]} of {function_name(f)}")
+            out.append(Outcome(None, 0, "", store.buffer, row_number(store.buffer, store.at(row))))
+            continue
+        if not aval.ndim:
+            raise fault("a scalar, whose parts cannot be put together along an axis",
+                        f"add it up with reduce={SUM!r} or {MEAN!r}, or keep the axis of the batch")
+        if not is_index(axis) or not -aval.ndim <= axis < aval.ndim:
+            raise fault(f"which has no axis {axis!r} to be put together along",
+                        f"name an axis in out_axes, or add it up with reduce={SUM!r} or {MEAN!r}")
+        out.append(Outcome(None, int(axis) % aval.ndim, memory))
+    return out
+
+
+def _total(total: Any, way: str, steps: int, aval: Aval) -> Any:
+    """The sum or the mean, in the type that the result has in a step."""
+    if way == MEAN:
+        total = prims.div(total, literal(float(steps), aval_of(total)))
+    return prims.convert(total, aval.dtype, aval.weak)
+
+
+# ---------------------------------------------------------------------------- the loop
+def _body(jaxpr: Jaxpr, is_whole: Sequence[bool], outcomes: Sequence[Outcome], again: bool) -> Tuple[Jaxpr, List[Aval]]:
+    """A step of the loop, and the types of the sums that it carries.
+
+    It takes what is whole, the sums so far and what is cut; and gives the sums and the results that are put together.
+    With `again`, reverse mode computes what it needs of the step once more.
+    """
+    reduced = [o.reduce is not None for o in outcomes]
+    totals = [wide(a).at(DEVICE) for a in chosen(jaxpr.out_avals, reduced)]
+
+    def step(*args: Any) -> Sequence[Any]:
+        whole, sums, parts = map(iter, cut(args, sum(is_whole), len(totals)))
+        operands = [next(whole if on else parts) for on in is_whole]
+        outs = bind(Checkpoint(jaxpr), operands) if again else inline(jaxpr, operands)
+        news = [prims.add(s, prims.convert(y, a.dtype, a.weak)) for s, y, a in zip(
+            sums, chosen(outs, reduced), totals)]
+        return [*news, *others(outs, reduced)]
+    avals = [*chosen(jaxpr.in_avals, is_whole), *totals, *others(jaxpr.in_avals, is_whole)]
+    return rebuilt(jaxpr.name, avals, step), totals

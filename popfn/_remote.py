@@ -1,0 +1,152 @@
+"""Remote buffers as a user meets them: handles on memory that serialised functions read from and write to."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, List, Optional, Union
+
+from . import numpy as pnp
+from .api import is_index
+from .trace.aval import DEVICE, Aval
+from .trace.errors import ArgumentError, RangeError, ShapeError, message, user_source
+from .trace.prims import place
+from .trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
+from .trace.tracer import aval_of, bind
+
+Row = Union[int, None, Callable[[Any], Any]]
+
+
+class Buffer(RemoteBuffer):
+    """What `pf.remote_buffer` makes.
+
+    Attributes:
+        spec: The type of the value of a step.
+        steps: How many steps a row has.
+        rows: How many rows there are.
+        name: What it is called in printed programs and errors.
+    """
+
+    def read(self, row: Any) -> Any:
+        """The values of all steps of a row as they are now, stacked: a value in remote memory.
+
+        Raises RangeError for a row that is known and not there, InputError if nothing was written there yet.
+        """
+        return bind(RemoteRead(self), [row_number(self, row)])[0]
+
+    def write(self, row: Any, x: Any) -> None:
+        """Put the stacked values of all steps into a row.
+
+        Raises ShapeError if they are of another type, RangeError for a row that is known and not there.
+        """
+        aval, want = aval_of(x), self.row_aval
+        if (aval.shape, aval.dtype) != (want.shape, want.dtype):
+            raise ShapeError(message(f"a row of {self.name} is {want.at(DEVICE)}, got {aval.at(DEVICE)}",
+                                     at=user_source(2)))
+        bind(RemoteWrite(self), [row_number(self, row), place(x, want.memory)])
+
+
+def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] = None) -> Buffer:
+    """A buffer in remote memory with `rows` rows, each with a value of type `spec` for each of `steps` steps.
+
+    It is a reference. `batch_serialise` takes it in `loads` and `stores`, in a `pf.Remote`; then the parts of an array
+    come from a row, or go there, one in each step: that of step s of row r is entry r * steps + s. What was written
+    stays there until it is overwritten: for later calls, and in a session for later runs. Reads and writes take place
+    in the order in which the program says them.
+
+    Raises ArgumentError if `spec` is no type of an array with elements, or `steps` or `rows` is no number of 1 or more.
+
+    >>> import numpy as np
+    >>> buffer = remote_buffer(Aval((2,)), steps=3, name="activations")
+    >>> buffer.write(0, np.arange(6, dtype=np.float32).reshape(3, 2))
+    >>> buffer.read(0)
+    Array([[0., 1.],
+           [2., 3.],
+           [4., 5.]], dtype=float32)
+    """
+    if not isinstance(spec, Aval) or not spec.size:
+        raise ArgumentError(message(f"remote_buffer: spec is the type of an array with elements, got {spec!r}",
+                                    "way out: remote_buffer(pf.spec((16, 32)), steps=4)", at=user_source(2)))
+    for what, n in (("steps", steps), ("rows", rows)):
+        if not is_index(n) or n < 1:
+            raise ArgumentError(message(f"remote_buffer: {what} is a number of 1 or more, got {n!r}",
+                                        at=user_source(2)))
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(message(f"remote_buffer: name is a text, got {name!r}", at=user_source(2)))
+    return Buffer(spec, int(steps), int(rows), name or "buffer")
+
+
+def row_number(buffer: RemoteBuffer, row: Any) -> Any:
+    """The number of a row as an operand. Raises RangeError if it is known and out of range."""
+    if is_index(row):
+        if not 0 <= row < buffer.rows:
+            raise RangeError(message(
+                f"row {int(row)} of {buffer.name} is out of range: it has {buffer.rows} row{'s' * (buffer.rows > 1)}",
+                f"way out: remote_buffer(..., rows={int(row) + 1})" if row >= 0 else None, at=user_source(3)))
+        return int(row)
+    aval = aval_of(row)
+    if aval.ndim or aval.dtype.kind not in "iu":
+        raise ArgumentError(message(f"the number of a row of {buffer.name} is an integer, got {aval}",
+                                    at=user_source(3)))
+    return pnp.asarray(row)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Says in `loads` or `stores` of `batch_serialise` that parts lie in a row of a remote buffer.
+
+    The serialised function is called with `row=r`, 0 unless said. `row` here says which row of the buffer that means:
+    an integer k is row r + k, None is row 0 whatever r is, and a function gives the row for r.
+
+    >>> Remote(remote_buffer(Aval((2,)), steps=3, rows=4, name="x"), row=1)
+    Remote(buffer='x', row=1)
+    """
+
+    buffer: RemoteBuffer
+    row: Row = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.buffer, RemoteBuffer):
+            raise ArgumentError(message(f"Remote takes a buffer first, got {type(self.buffer).__name__}",
+                                        "way out: Remote(pf.remote_buffer(spec, steps))", at=user_source(3)))
+        if self.row is not None and not callable(self.row) and (not is_index(self.row) or self.row < 0):
+            raise ArgumentError(message(f"Remote: row is a number of 0 or more, None or a function, got {self.row!r}",
+                                        at=user_source(3)))
+
+    def at(self, row: Any) -> Any:
+        """The number of the row in the buffer when the function is called with a row."""
+        if self.row is None:
+            return 0
+        if callable(self.row):
+            return self.row(row)
+        return int(row) + int(self.row) if is_index(row) else row + int(self.row)
+
+    def check(self, part: Aval, steps: int, what: str) -> None:
+        """Raise ArgumentError unless the buffer holds such parts for so many steps."""
+        buffer = self.buffer
+        if buffer.steps != steps:
+            raise ArgumentError(message(
+                f"{what} lies in {buffer.name}, which is laid out for {buffer.steps} steps, not for {steps}",
+                f"way out: remote_buffer(..., steps={steps})", at=user_source(4)))
+        if (part.shape, part.dtype) != (buffer.spec.shape, buffer.spec.dtype):
+            raise ArgumentError(message(
+                f"{what} is {part.at(DEVICE).strong} in each step, but {buffer.name} holds {buffer.spec}",
+                at=user_source(4)))
+
+
+def loaded(option: Any, value: Any, row: Any, steps: int, path: str, found: List[Any]) -> Any:
+    """An argument with what its entry of `loads` says in place of None; these values are added to `found`.
+
+    Values that come from a buffer are stacked. Raises ArgumentError if a value was passed for one.
+    """
+    if isinstance(option, Remote):
+        if value is not None:
+            raise ArgumentError(message(f"batch_serialise: {path} is loaded from {option.buffer.name}, but a value was "
+                                        "passed for it", "way out: pass None for it", at=user_source(4)))
+        option.check(option.buffer.spec, steps, f"batch_serialise: {path}")
+        found += bind(RemoteRead(option.buffer), [row_number(option.buffer, option.at(row))])
+        return found[-1]
+    if isinstance(option, dict) and isinstance(value, dict) and option.keys() == value.keys():
+        return {k: loaded(option[k], value[k], row, steps, f"{path}[{k!r}]", found) for k in value}
+    if isinstance(option, (list, tuple)) and type(option) is type(value) and len(option) == len(value):
+        items = [loaded(o, v, row, steps, f"{path}[{i}]", found) for i, (o, v) in enumerate(zip(option, value))]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

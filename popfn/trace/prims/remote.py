@@ -1,0 +1,131 @@
+"""Remote buffers by handle: memory that programs read and write as an effect, in the order in which they say so."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Sequence, Tuple
+
+import numpy as np
+
+from ..aval import REMOTE, Aval, Placement
+from ..errors import ArgumentError, DtypeError, InputError, MissingRuleError, RangeError, ShapeError, message
+from ..primitive import MappedAxis, Primitive, Zero
+from ..tracer import bind, current_trace
+
+
+class RemoteBuffer:
+    """A buffer of `rows` times `steps` values of one type in remote memory; see `pf.remote_buffer`.
+
+    The value of a step lies at entry row * steps + step. Eager programs and `pf.jit` read and write `data`; a lowered
+    program has a buffer of its own, which lasts as long as its session.
+    """
+
+    def __init__(self, spec: Aval, steps: int, rows: int, name: str) -> None:
+        self.spec = spec.strong
+        self.steps = steps
+        self.rows = rows
+        self.name = name
+        self.data = np.zeros((rows, steps, *spec.shape), spec.dtype)
+        self.is_written = np.zeros(rows, np.bool_)
+
+    @property
+    def row_aval(self) -> Aval:
+        """The type of a row."""
+        return self.spec.with_shape((self.steps, *self.spec.shape)).at(REMOTE)
+
+    def row(self, number: np.ndarray) -> int:
+        """A row's number, checked. Raises RangeError."""
+        if not 0 <= int(number) < self.rows:
+            trace = current_trace()
+            raise RangeError(message(f"row {int(number)} of {self.name} is out of range, it has {self.rows}",
+                                     at=trace.source if trace else None))
+        return int(number)
+
+    def __repr__(self) -> str:  # printed jaxprs hold it, and strings can be read back
+        return repr(self.name)
+
+
+class Access(Primitive):
+    """A read or write of a row of a buffer, which is never left out, merged or moved past another one.
+
+    The first operand is the number of the row, an integer scalar.
+    """
+
+    buffer: RemoteBuffer
+    multiple: ClassVar[bool] = True
+    has_effect: ClassVar[bool] = True
+
+    def check_row(self, row: Aval) -> None:
+        """Raise DtypeError unless this is the type of a row's number."""
+        if not isinstance(self.buffer, RemoteBuffer):
+            raise ShapeError(f"{self.name}: the buffer {self.buffer!r} is not known: the jaxpr was read from its text, "
+                             "which names buffers only")
+        if row.ndim or row.dtype.kind not in "iu":
+            raise DtypeError(f"{self.name}: the number of a row is an integer scalar, got {row}")
+
+    def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
+        raise MissingRuleError(f"vmap of {self.name}: the lanes of {self.buffer!r} would meet in one buffer; "
+                               "use the buffer outside of vmap, or keep results as values")
+
+    def lower(self, px: Any, *tensors: Any) -> Any:
+        raise NotImplementedError  # the builder knows the buffer
+
+
+@dataclass(frozen=True)
+class RemoteRead(Access):
+    """A row of a buffer as it is now, a value in remote memory."""
+
+    buffer: RemoteBuffer
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        return self.abstract(*avals)
+
+    def abstract(self, row: Aval) -> Tuple[Aval, ...]:
+        self.check_row(row)
+        return (self.buffer.row_aval,)
+
+    def eval(self, row: np.ndarray) -> Tuple[np.ndarray, ...]:
+        buffer = self.buffer
+        k = buffer.row(row)
+        if not buffer.is_written[k]:
+            raise InputError(message(f"row {k} of {buffer.name} is read, but nothing was written there"))
+        return (buffer.data[k].copy(),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        out = bind(self, primals)
+        return out, (Zero(out[0].aval),)
+
+    def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[RemoteRead, Sequence[Any]]:
+        """The same, as a read that nobody uses does no harm."""
+        return self, operands
+
+
+@dataclass(frozen=True)
+class RemoteWrite(Access):
+    """Put a value, the second operand, into a row of a buffer."""
+
+    buffer: RemoteBuffer
+
+    def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
+        row, x = avals
+        return [super().operand_placements([row])[0], x.at(REMOTE).placement]
+
+    def abstract(self, row: Aval, x: Aval) -> Tuple[Aval, ...]:
+        self.check_row(row)
+        want = self.buffer.row_aval
+        if (x.shape, x.dtype) != (want.shape, want.dtype):
+            raise ShapeError(f"{self.name}: a row of {self.buffer!r} is {want}, got {x}")
+        return ()
+
+    def eval(self, row: np.ndarray, x: np.ndarray) -> Tuple[np.ndarray, ...]:
+        k = self.buffer.row(row)
+        self.buffer.data[k] = x
+        self.buffer.is_written[k] = True
+        return ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
+        if type(tangents[1]) is not Zero:
+            raise ArgumentError(message(
+                f"a value that is differentiated is written to {self.buffer.name}, through which no derivative goes",
+                "way out: hand it on as a value; or stop_gradient, if that is meant; or differentiate each phase for "
+                "itself, by pf.fwd_and_grad", at=getattr(current_trace(), "source", None)))
+        return bind(self, primals), ()
