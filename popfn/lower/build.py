@@ -454,7 +454,8 @@ class Builder:
 # ---------------------------------------------------------------------------- small things
 def far_values(jaxpr: Jaxpr) -> List[Var]:
     """The far values that a graph moves itself: for their buffers and streams."""
-    moved = [a for eqn in jaxpr.eqns if isinstance(eqn.primitive, Place) for a in (*eqn.inputs, *eqn.outputs)]
+    moved = [a for eqn in jaxpr.eqns if isinstance(eqn.primitive, Place) or goes_through_io_tiles(eqn)
+             for a in (*eqn.inputs, *eqn.outputs)]
     streamed = [v for v in jaxpr.inputs if v.aval.memory == HOST]
     return [a for a in (*streamed, *moved) if isinstance(a, Var) and is_far(a)]
 

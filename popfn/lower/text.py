@@ -314,14 +314,14 @@ class _Writer:
         line = place(call.source)
         expr = self.called(call, line)
         result = call.result
-        if isinstance(result, (tuple, list)):
+        if isinstance(result, (tuple, list)) and result:
             base = base_name(call, self)
             names = [self.define(t, self.wishes.get(id(t), base)) if id(t) in self.uses else "_" for t in result]
             target = ", ".join(names) + ("," if len(names) == 1 else "")
             whole = target.replace(" ", UNBROKEN) if len(target) < WIDTH // 2 else f"({target})"
             self.statement(f"{target} = {expr.text}" if set(names) != {"_"} else expr.text, line,
                            f"{whole}{EQUALS}{expr.text}" if set(names) != {"_"} else None)
-        elif result is None or id(result) not in self.uses and id(result) not in self.names:
+        elif result is None or isinstance(result, (tuple, list)) or id(result) not in self.uses and id(result) not in self.names:
             self.statement(expr.text, line)
         elif id(result) in self.wishes or self.uses.get(id(result), 0) != 1 or len(expr.text) > INLINE or \
                 call.callee in DECLARATIONS or call.callee == "create_graph":

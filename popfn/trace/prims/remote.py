@@ -8,7 +8,7 @@ import numpy as np
 
 from ..aval import REMOTE, Aval, Placement
 from ..errors import ArgumentError, DtypeError, InputError, MissingRuleError, RangeError, ShapeError, message
-from ..primitive import MappedAxis, Primitive, Zero
+from ..primitive import MIXED, MappedAxis, Primitive, Zero
 from ..tracer import bind, current_trace
 
 
@@ -108,6 +108,10 @@ class RemoteWrite(Access):
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         row, x = avals
         return [super().operand_placements([row])[0], x.at(REMOTE).placement]
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        wanted = self.operand_placements(avals)
+        return self.abstract(*avals) if [a.placement for a in avals] == list(wanted) else MIXED
 
     def abstract(self, row: Aval, x: Aval) -> Tuple[Aval, ...]:
         self.check_row(row)
