@@ -1,5 +1,6 @@
 """Graphs and their ops: what the API builds and the engine compiles."""
 
+import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Type, TypeVar
 
 from popfn.host import context, dtypes
@@ -12,6 +13,10 @@ Result = Tuple[
 ]  # the name, shape, dtype and meta_shape of a tensor to be made
 
 
+# The ops that may fail when they run.
+_MAY_FAIL = frozenset(["conditional", "remote_load", "remote_load_", "remote_store"])
+
+
 class Op:
     """One step of a graph: `outputs = kind(*inputs, **attrs)`, run in the order of creation.
 
@@ -21,10 +26,11 @@ class Op:
     slices are a tuple of one clipped `slice` per axis. A call has `graph` and `modified`, the indices of the
     inputs that it writes through; all its other inputs are by value. A repeat has `count` too; a conditional
     has `graphs`, its two branches. `fault` says why no device can run the op, which PopXL finds only when a
-    Session is made.
+    Session is made. `user_line` is the file and line outside popfn that made the op, of those which a
+    message may be about later.
     """
 
-    __slots__ = ("kind", "inputs", "outputs", "attrs", "graph", "ipu", "tile_set", "fault")
+    __slots__ = ("kind", "inputs", "outputs", "attrs", "graph", "ipu", "tile_set", "fault", "user_line")
 
     kind: str
     inputs: Tuple[Tensor, ...]
@@ -34,6 +40,7 @@ class Op:
     ipu: int  # that holds the outputs
     tile_set: str
     fault: Optional[str]
+    user_line: Optional[str]
 
     @property
     def called(self) -> Tuple["Graph", ...]:
@@ -210,6 +217,8 @@ class Graph:
         op.ipu = frame.ipu
         op.tile_set = frame.tile_set
         op.fault = fault
+        # Not of all ops: it would take a third of the time to make one.
+        op.user_line = _running_line() if fault is not None or kind in _MAY_FAIL or "group" in attrs else None
         if frame.ipu or frame.tile_set != "compute":
             self.ir._is_placed = True
         op.outputs = tuple([self._add_tensor(Tensor, *result) for result in results])
@@ -235,6 +244,17 @@ class Graph:
     def _undo_on_error(self) -> "_Undo":
         """A block that, if it raises, takes away what it added to this graph."""
         return _Undo(self)
+
+
+def _running_line() -> str:
+    """The file and line outside popfn that is running."""
+    frame: Any = sys._getframe()
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__") or ""
+        if not (module == "popfn" or module.startswith("popfn.")):
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class _Undo:

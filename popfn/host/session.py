@@ -1,6 +1,7 @@
 """Sessions: a compiled program, its device and its weights."""
 
 import numbers
+import reprlib
 import warnings
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Union
 
@@ -8,12 +9,13 @@ import numpy as np
 
 from popfn.host import _placement, dtypes
 from popfn.host.engine import compile_program
+from popfn.host.engine.stores import store_counts
 from popfn.host.errors import HostDeviceWarning, popart_exception
 from popfn.host.graph import Op
 from popfn.host.ir import Ir
 from popfn.host.streams import DeviceToHostStream, HostToDeviceStream, Stream
 from popfn.host.tensor import Constant, Variable
-from popfn.host.utils import downcast_np_dtypes, to_numpy
+from popfn.host.utils import as_array, check_numeric, downcast_np_dtypes, to_numpy
 
 _FLOAT8 = (dtypes.float8_143, dtypes.float8_152)
 # The ops that move elements and so take 8-bit floats, for which arithmetic is not defined, and those with a scale.
@@ -24,7 +26,11 @@ _TAKE_FLOAT8 = frozenset(
     "remote_load remote_load_ remote_store repeat replica_sharded_slice replicated_all_gather replicated_slice "
     "reshape reshape_ scatter slice slice_ split subsample transpose transpose_ where".split()
 )
-_told: Set[str] = set()  # the devices that a notice was given for: one a process
+_told: Set[str] = set()  # the devices that a notice was given for
+
+
+_SHORT = reprlib.Repr()  # shows data in errors
+_SHORT.maxother = 70
 
 
 class Session:
@@ -35,8 +41,8 @@ class Session:
 
     Args:
         ir: The program.
-        device_desc: "cpu", or any other name. All of them are this machine; the first one that is not "cpu"
-            gives a `HostDeviceWarning`.
+        device_desc: "cpu", or any other name. All of them are this machine; each name but "cpu" gives one
+            `HostDeviceWarning` a process.
         weights_to_host_on_exit: Whether weights are copied back on exit. They are not if an exception leaves
             the block, or the Ir has a variable whose data is a read-only `np.memmap`.
 
@@ -84,6 +90,8 @@ class Session:
         self._replicas = (replicas,) if replicas > 1 else ()
         self._inputs = ir.get_all_h2d_streams()
         self._outputs = ir.get_all_d2h_streams()
+        counts = store_counts(ir.main_graph)
+        self._partly_stored = {s for s in self._outputs if counts[s][0] < ir.num_host_transfers}
         # The dtypes and shapes of arrays that need no conversion; 64-bit inputs may have to be narrowed.
         self._types = {
             s: (s.dtype.as_numpy(), self._replicas + s.shape)
@@ -116,7 +124,8 @@ class Session:
 
         With d = `ir.num_host_transfers` and r replicas in this process, an array has the shape of its stream,
         after leading axes of the lengths d and r, each if it is above 1. An input may be longer along the axis
-        of the transfers.
+        of the transfers. What a run does not store to, such as a stream in a branch that it does not take, or the
+        last transfers of one that it stores to less than d times, is 0.
 
         Args:
             inputs: Data for each stream of `expected_inputs()`: arrays, numbers or lists, of the stream's
@@ -125,7 +134,8 @@ class Session:
 
         Raises:
             ValueError: If the session is not attached, a stream is missing or not expected, or a shape is
-                wrong.
+                wrong; for text, and lists of different lengths.
+            TypeError: If an input is no array of numbers: None is no NaN.
             popart_exception: If an input's dtype is not its stream's.
         """
         self._check_attached("run")
@@ -139,16 +149,21 @@ class Session:
         outputs: Optional[Mapping[DeviceToHostStream, np.ndarray]] = None,
         downcast_inputs: bool = True,
     ) -> None:
-        """`run`, but write the results into the arrays `outputs`: see `create_host_outputs`."""
+        """`run`, but write the results into the arrays `outputs`: see `create_host_outputs`.
+
+        What the run does not store to keeps its values.
+        """
         self._check_attached("run")
         inputs, outputs = inputs or {}, outputs or {}
         if self._fit(inputs, self._inputs) and self._fit(outputs, self._outputs):
             read = {stream: [array] for stream, array in inputs.items()}
             written = {stream: [array] for stream, array in outputs.items()}
         else:
-            arrays = {stream: to_numpy(data, None, downcast_inputs, False) for stream, data in inputs.items()}
-            self._check_streams("input", arrays, self._inputs)
+            self._check_streams("input", inputs, self._inputs)
+            arrays = {stream: self._as_array(stream, data, downcast_inputs) for stream, data in inputs.items()}
+            self._check_shapes("input", arrays)
             self._check_streams("output", outputs, self._outputs)
+            self._check_shapes("output", outputs)
             read = {stream: self._transfers("input", stream, array) for stream, array in arrays.items()}
             written = {stream: self._transfers("output", stream, array) for stream, array in outputs.items()}
         self._host_is_stale = True
@@ -159,9 +174,15 @@ class Session:
         return set(self._inputs)
 
     def create_host_outputs(self) -> Dict[DeviceToHostStream, np.ndarray]:
-        """Return an uninitialised array for each output stream, as `run_with_outputs` takes them."""
+        """Return an array for each output stream, as `run_with_outputs` takes them.
+
+        It is of zeros if a run may store less to it than it holds, else uninitialised.
+        """
         lead = self._lead + self._replicas
-        return {s: np.empty(lead + s.shape, s.dtype.as_numpy()) for s in self._outputs}
+        return {
+            s: (np.zeros if s in self._partly_stored else np.empty)(lead + s.shape, s.dtype.as_numpy())
+            for s in self._outputs
+        }
 
     def _fit(self, arrays: Mapping[Any, Any], expected: Set[Any]) -> bool:
         """Whether there is an array for each stream that needs neither conversion nor further checks."""
@@ -178,12 +199,31 @@ class Session:
         if set(arrays) != expected:
             unexpected, missing = _names(set(arrays) - expected), _names(expected - set(arrays))
             raise ValueError(f"Unexpected/Missing {kind}.\n  Unexpected: {unexpected}\n  Missing: {missing}")
+
+    def _as_array(self, stream: HostToDeviceStream, data: Any, downcast: bool) -> np.ndarray:
+        try:
+            array = as_array(data)
+            check_numeric(array)
+            return to_numpy(array, None, downcast, False)
+        except (TypeError, ValueError) as error:
+            is_array, reason = isinstance(data, np.ndarray), str(error).rstrip(".")
+            given = f"an array of {data.dtype} and the shape {data.shape}" if is_array else _SHORT.repr(data)
+            raise (TypeError if isinstance(error, TypeError) else ValueError)(
+                f"the input for {stream} is {given}, expected an array of numbers of the shape "
+                f"{self._lead + self._replicas + stream.shape} and the dtype {stream.dtype.as_numpy()} "
+                f"({self._axes()}): {reason}."
+            ) from None
+
+    def _check_shapes(self, kind: str, arrays: Mapping[Any, Any]) -> None:
         for stream, array in arrays.items():
             self._check_shape(kind, stream, array)
 
     def _check_shape(self, kind: str, stream: Stream, array: np.ndarray) -> None:
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"the {kind} for {stream} must be a NumPy array, not {array!r}.")
+            raise TypeError(
+                f"the {kind} for {stream} must be a NumPy array of the shape "
+                f"{self._lead + self._replicas + stream.shape}, not {_SHORT.repr(array)}."
+            )
         lead = self._lead
         if lead:
             if not array.shape:
@@ -372,12 +412,12 @@ def _checked_data(t: Any, data: Any) -> np.ndarray:
 
 
 def _tell_where_it_runs(device_desc: Any) -> None:
-    """Give one notice a process for a device that is not there."""
+    """Give one notice a process for each device that is not there."""
     if not isinstance(device_desc, str):
         raise TypeError(f"Session: the device must be a str, not {device_desc!r}.")
-    if device_desc == "cpu" or _told:
+    if device_desc == "cpu" or device_desc in _told:
         return
-    _told.add(str(device_desc))
+    _told.add(device_desc)
     warnings.warn(
         f"Session: there is no device {device_desc!r}: the program runs on this machine, as with 'cpu'.",
         HostDeviceWarning,
@@ -396,8 +436,10 @@ def _check_runs(op: Op, replicas: int) -> None:
             if t.dtype in _FLOAT8:
                 fault = f"there is no arithmetic for {t.dtype.name}"
     if fault is not None:
-        made = ", ".join(repr(t) for t in op.outputs)
-        raise popart_exception(f"Session: {op.kind}, which makes {made}, cannot run: {fault}.")
+        taken, made = [", ".join(map(repr, ts)) for ts in (op.inputs, op.outputs)]
+        which = f" of {taken}" * bool(taken) + f", which makes {made}," * bool(made)
+        place = f" ({op.user_line})" if op.user_line else ""
+        raise popart_exception(f"Session: {op.kind}{which} cannot run: {fault}{place}.")
 
 
 def _names(streams: Iterable[Any]) -> str:

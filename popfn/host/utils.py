@@ -1,5 +1,6 @@
 """Conversion of host data to NumPy arrays."""
 
+import reprlib
 from typing import Any, List, Optional
 
 import numpy as np
@@ -28,8 +29,9 @@ def to_numpy(
     False. A `np.memmap` stays the object it is. `copy=False` allows the result to share memory with `x`.
 
     Raises:
-        TypeError: If the data is not numeric.
-        ValueError: If the data is an empty list or text, or a memmap that would have to be converted.
+        TypeError: If the data is not numeric; None counts as NaN, as in PopXL.
+        ValueError: If the data is an empty list, lists of different lengths or text, or a memmap that would have
+            to be converted.
         RuntimeError: If `log2_scale` or `nan_on_overflow` is given and `dtype` is no 8-bit float.
 
     Example:
@@ -46,11 +48,7 @@ def to_numpy(
         )
     if isinstance(x, np.memmap):
         return _checked_memmap(x, dtype, downcast)
-    if type(x).__module__ == "torch":
-        x = x.detach().cpu().numpy()
-    if isinstance(x, (list, tuple)) and not x:
-        raise ValueError(f"to_numpy: an empty {type(x).__name__} has no dtype: pass a NumPy array.")
-    array = np.asarray(x)
+    array = as_array(x)
     if array.dtype.kind not in "biufcV":
         array = _as_floats(array)
     if float8 is not None:
@@ -63,6 +61,43 @@ def to_numpy(
     if copy and (array is x or array.base is not None):
         return np.array(array, order="C")
     return np.asarray(array, order="C")
+
+
+def as_array(x: Any) -> np.ndarray:
+    """Host data as an array of the dtype that NumPy gives it, which may be objects or text; a memmap as it is.
+
+    Raises:
+        TypeError, ValueError: If NumPy makes no array of it, or it is an empty list.
+    """
+    if isinstance(x, np.memmap):
+        return x
+    if type(x).__module__ == "torch":
+        x = x.detach().cpu().numpy()
+    if isinstance(x, (list, tuple)) and not x:
+        raise ValueError(f"to_numpy: an empty {type(x).__name__} has no dtype: pass a NumPy array.")
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"to_numpy: the data is no array: {error}") from None
+
+
+def check_numeric(array: np.ndarray) -> None:
+    """Refuse what is no array of numbers but becomes one: NumPy reads text, and None as NaN and dates as numbers.
+
+    Raises:
+        TypeError: For None and dates.
+        ValueError: For text.
+    """
+    if array.dtype.kind in "US":
+        raise ValueError(f"it is text, {reprlib.repr(array.tolist())}")
+    if array.dtype.kind in "Mm":
+        raise TypeError(f"it is of {array.dtype}")
+    for x in array.flat if array.dtype.kind == "O" else ():
+        if x is None:
+            raise TypeError("it has None")
+        if isinstance(x, (str, bytes)):
+            raise ValueError(f"it has {reprlib.repr(x)}")
 
 
 def _checked_memmap(x: np.memmap, dtype: Optional[dtypes.dtype], downcast: bool) -> np.memmap:

@@ -100,7 +100,7 @@ class TestRepeat:
 
     def test_a_carried_type_that_changes(self, ir, main):
         ops.repeat(ir.create_graph(lambda x: ops.sum(x), spec(2)), 2, tensor(2))
-        with raises(popart_exception, r"repeat, which .* cannot run: the output .* cannot become the input"):
+        with raises(popart_exception, r"repeat of .*, which .* cannot run: the output .* cannot become the input"):
             popxl.Session(ir)
 
 
@@ -175,7 +175,7 @@ class TestConditional:
     @pytest.mark.parametrize("value", [1.0, [True, False]])
     def test_a_condition_that_is_no_bool(self, ir, graphs, main, value):
         ops.conditional(popxl.variable(value), graphs[1], graphs[1], [tensor(2)], [tensor(2)])
-        with raises(popart_exception, "conditional, which .* cannot run: the condition .* is not one bool"):
+        with raises(popart_exception, "conditional of .*, which .* cannot run: the condition .* is not one bool"):
             popxl.Session(ir)
 
 

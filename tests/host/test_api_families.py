@@ -59,7 +59,7 @@ class TestRandom:
             (lambda: ops.split_random_seed(tensor(2)), ValueError, "is no pair of uint32"),
             (lambda: ops.split_random_seed(seed(), "2"), TypeError, "n must be an int, not '2'"),
             (lambda: ops.dropout(t, seed(), t), TypeError, "p must be a float"),
-            (lambda: ops.shaped_dropout(t, seed(), (2,), 0.5), popart_exception, "do not broadcast"),
+            (lambda: ops.shaped_dropout(t, seed(), (2,), 0.5), popart_exception, "does not broadcast"),
             (lambda: ops.shaped_dropout(t, seed(), (2, 2, 3), 0.5), popart_exception, "does not broadcast to"),
             (lambda: ops.random_uniform(seed(), "a"), TypeError, "a shape is a sequence of ints"),
             (lambda: ops.random_normal(seed(), (2,), dtype="f"), TypeError, "must be a popxl dtype"),
@@ -129,7 +129,7 @@ class TestConvolutions:
         assert ops.conv(tensor(1, 1, 4, 4, 4), tensor(1, 1, 2, 2, 2)).shape == (1, 1, 3, 3, 3)
         refused(
             (lambda: ops.conv(t, w, stride=2), TypeError, "stride must be a list of ints"),
-            (lambda: ops.conv(t, w, stride=(2,)), popart_exception, "stride must have 2 entries, not 1"),
+            (lambda: ops.conv(t, w, stride=(2,)), popart_exception, "stride must have 2 entries for .*, not 1"),
             (lambda: ops.conv(t, w, pad_type="SAME"), ValueError, "pad_type must be one of not_set"),
             (lambda: ops.conv(t, w), popart_exception, "in 1 groups do not fit"),
             (lambda: ops.conv(t, w, groups=0), popart_exception, "groups must be 1 or more"),

@@ -67,9 +67,9 @@ def test_two_operands(name):
     ):
         y = op(tensor(*lhs), tensor(*rhs))
         assert (y.shape, y.dtype) == (shape, popxl.float32)
-    with pytest.raises(popart_exception, match=rf"{name}: the shapes \(2, 3\) and \(2,\) do not broadcast"):
+    with pytest.raises(popart_exception, match=rf"{name}: the shapes of .* \(2, 3\)\] and .* \(2,\)\] do not broad"):
         op(tensor(2, 3), tensor(2))
-    with pytest.raises(popart_exception, match=f"{name}: the dtypes float16 and float32 differ; .*Use ops.cast"):
+    with pytest.raises(popart_exception, match=f"{name}: the dtypes of .*float16 .*float32 .* differ; .*Use ops.cast"):
         op(f16(2), tensor(2))
     with pytest.raises(TypeError, match=f"{name}: .* must be a Tensor, not None"):
         op(None, tensor(2))
@@ -78,7 +78,7 @@ def test_two_operands(name):
 def test_meta_shapes():
     a, b, c = (popxl.graph_input((6,), popxl.float32, meta_shape=m) for m in ((2, 3), (3, 2), ()))
     assert (a + c).meta_shape == (c + a).meta_shape == (2, 3) and ops.equal(a, b).meta_shape == ()
-    with pytest.raises(popart_exception, match=r"add: the meta_shapes \(2, 3\) and \(3, 2\) differ"):
+    with pytest.raises(popart_exception, match=r"add: the meta_shapes of .* and .*, \(2, 3\) and \(3, 2\), differ"):
         a + b
 
 
@@ -105,7 +105,7 @@ def test_comparisons_and_logic():
     assert ops.logical_not(boolean(2)).producer.inputs[0].producer is None
     y = ops.where(tensor(2, 1), f16(3), f16())
     assert (y.shape, y.dtype, y.producer.inputs[0].dtype) == ((2, 3), popxl.float16, popxl.bool)
-    with pytest.raises(popart_exception, match="where: the dtypes float16 and float32 differ"):
+    with pytest.raises(popart_exception, match="where: the dtypes of .*float16 .*float32 .* differ"):
         ops.where(boolean(2), f16(2), tensor(2))
 
 
@@ -150,7 +150,7 @@ def test_reductions(name):
         y = op(f16(2, 3, 4), axis, keepdims)
         assert (y.shape, y.dtype) == (shape, popxl.float16)
         assert (y.producer.kind, y.producer.attrs) == (name, {"axes": axes, "keepdims": keepdims})
-    with pytest.raises(popart_exception, match=rf"{name}: axis 3 is out of range for the shape \(2, 3, 4\)"):
+    with pytest.raises(popart_exception, match=rf"{name}: axis 3 is out of range for Tensor\[.* \(2, 3, 4\)\]"):
         op(f16(2, 3, 4), [0, 3])
     with pytest.raises(TypeError, match=f"{name}: axis must be an int, not 1.0"):
         op(f16(2, 3, 4), 1.0)
@@ -181,7 +181,7 @@ def test_softmax_and_cumsum():
         assert ops.softmax(tensor(2, 3, 4), axis).producer.attrs == {"axis": counted}
         assert ops.cumsum(tensor(2, 3, 4), axis).producer.attrs == {"axis": counted}
     assert "out of range" in ops.softmax(tensor(2), 1).producer.fault
-    with pytest.raises(popart_exception, match=r"cumsum: dim 1 is out of range for the shape \(2,\)"):
+    with pytest.raises(popart_exception, match=r"cumsum: dim 1 is out of range for Tensor\[.* \(2,\)\]"):
         ops.cumsum(tensor(2), 1)
     for f in (lambda: ops.softmax(tensor(2), 1.0), lambda: ops.cumsum(tensor(2), None)):
         with pytest.raises(TypeError, match="must be an int"):
@@ -203,7 +203,7 @@ def test_reshape(op):
         ((0, 6), ValueError, "is not possible"),
         ((-2, 3), ValueError, "is not possible"),
         ((-1, -1), ValueError, "is not possible"),
-        ((4,), popart_exception, r"the shape \(2, 3\) has 6 elements, the shape \(4,\) has not"),
+        ((4,), popart_exception, r"\(2, 3\)\] has 6 elements, the shape \(4,\) has not"),
         ((5, -1), popart_exception, "has 6 elements"),
         ((6.0,), TypeError, "must be an int, not 6.0"),
         ("ab", TypeError, "must be a tuple of ints"),
@@ -228,7 +228,7 @@ def test_transpose(op):
     for wanted, error, text in (
         ((0, 1), popart_exception, "is no permutation of the 3 axes"),
         ((0, 0, 1), popart_exception, "is no permutation"),
-        ((0, 1, 3), ValueError, "names axes that the shape .* has not"),
+        ((0, 1, 3), ValueError, "names axes that .* has not"),
         (0, TypeError, "must be a list of ints"),
         ("abc", TypeError, "must be a list of ints"),
     ):
@@ -251,7 +251,7 @@ def test_concat(op):
     assert op((tensor(0), tensor(2))).shape == (2,)
     for ts, axis, error, text in (
         ([], 0, ValueError, "at least one tensor"),
-        ([tensor(2), f16(2)], 0, TypeError, "the dtypes float32 and float16 differ"),
+        ([tensor(2), f16(2)], 0, TypeError, "the dtypes of .*float32 .*float16 .* differ"),
         ([tensor(2), tensor(2, 3)], 0, popart_exception, "differ elsewhere than on axis 0"),
         ([tensor(2, 3), tensor(2, 4)], 0, popart_exception, "differ elsewhere"),
         ([tensor(2, 3)], 2, popart_exception, "axis 2 is out of range"),
@@ -298,9 +298,9 @@ def test_slice(op):
         assert y.shape == np.zeros((4, 5))[slices].shape
     assert op(x, 5, 6).shape == (0, 5)
     for args, error, text in (
-        (([0, 1], [2]), ValueError, "the lengths of start, stop, step and axis differ"),
+        (([0, 1], [2]), ValueError, "the lengths of start, stop, step and axis for .* differ"),
         ((0, 2, None, 2), popart_exception, "axis 2 is out of range"),
-        ((0, 2, 2), popart_exception, "the step must be 1 or -1, not 2; see ops.subsample"),
+        ((0, 2, 2), popart_exception, "the step along axis 0 of .* must be 1 or -1, not 2; see ops.subsample"),
         ((1.0, 2), TypeError, "must be an int, not 1.0"),
     ):
         with pytest.raises(error, match=text):
@@ -422,7 +422,7 @@ def test_matmul():
     assert y.dtype is popxl.float32 and "the dtypes float32 and float16 differ" in y.producer.fault
     f8 = tensor(2, 2, dtype="float8_143")
     for args, error, text in (
-        ((tensor(2, 3), tensor(4, 3)), popart_exception, r"the shapes \(2, 3\) and \(4, 3\) do not fit"),
+        ((tensor(2, 3), tensor(4, 3)), popart_exception, r"the shapes of .* do not fit: the inner axes"),
         ((tensor(2, 2, 3), tensor(3, 3, 4)), popart_exception, "do not broadcast"),
         ((tensor(), tensor(3)), popart_exception, "an operand is a scalar"),
         ((f8, f8), popart_exception, "need a scale"),

@@ -242,7 +242,7 @@ class TestCollectives:
     def test_a_group_of_another_number_of_replicas(self, ir, main):
         ops.host_store(popxl.d2h_stream((1,), F32), collectives.replicated_all_reduce(popxl.variable([1.0])))
         ir.replication_factor = 2
-        text = r"replicated_all_reduce.* cannot run: .* is for 4 replicas, and there are 2"
+        text = r"replicated_all_reduce.* cannot run: .* is for 4 replicas, and there are 2 \(\S*_replicas.py:\d+\)\.$"
         with raises(popart_exception, text):
             popxl.Session(ir)
 

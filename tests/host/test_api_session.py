@@ -1,6 +1,8 @@
 """Sessions: construction, attachment, runs, weights, and numbers that come out right."""
 import doctest
+import fractions
 import importlib
+import warnings
 
 import numpy as np
 import pytest
@@ -31,13 +33,42 @@ class Program:
         return self.session.run({self.x: np.full(self.x.shape, x, np.float32)})[self.y]
 
 
+def raises(error, text):
+    return pytest.raises(error, match=text)
+
+
+class OfShape(tuple):
+    """A value and a dtype, for an array of the shape of the stream."""
+
+
+# Data for a stream, the class of the error, how the message shows the data, and its reason.
+NO_NUMBERS = {
+    "None": (None, TypeError, "None", "it has None"),
+    "array of None": (OfShape((None, object)), TypeError, "array of object and the shape SHAPE", "it has None"),
+    "list with None": ([1.0, None], TypeError, "[1.0, None]", "it has None"),
+    "text": ("ones", ValueError, "'ones'", "it is text"),
+    "a number as text": ("3.5", ValueError, "'3.5'", "it is text"),
+    "bytes": (b"3", ValueError, "b'3'", "it is text"),
+    "array of text": (OfShape(("3", "U1")), ValueError, "array of <U1 and the shape SHAPE", "it is text"),
+    "array of texts as objects": (OfShape(("3", object)), ValueError, "array of object", "it has '3'"),
+    "list of texts and numbers": ([1.0, "3"], ValueError, "[1.0, '3']", "it is text"),
+    "dates": (OfShape(("2020-01-01", "M8[D]")), TypeError, "array of datetime64[D]", "datetime64[D]"),
+    "times": (OfShape((3, "m8[s]")), TypeError, "array of timedelta64[s]", "timedelta64[s]"),
+    "ragged lists": ([[1.0], [2.0, 3.0]], ValueError, "[[1.0], [2.0, 3.0]]", "sequence"),
+    "long ragged lists": ([[1.0] * n for n in range(90)], ValueError, "[[], [1.0], ", "sequence"),
+    "dict": ({"x": 1.0}, TypeError, "{'x': 1.0}", "dict"),
+    "set": ({1.0}, TypeError, "{1.0}", "set"),
+    "object": (OfShape((raises, object)), TypeError, "array of object", "function"),
+    "function": (raises, TypeError, "function raises", "function"),
+    "generator": ((x for x in [1.0]), TypeError, "generator object", "generator"),
+    "empty list": ([], ValueError, "[]", "an empty list has no dtype"),
+    "dtype": (F32, TypeError, repr(F32), ""),
+}
+
+
 @pytest.fixture
 def program():
     return Program()
-
-
-def raises(error, text):
-    return pytest.raises(error, match=text)
 
 
 class TestConstruction:
@@ -47,12 +78,18 @@ class TestConstruction:
         session = Program(device_desc=device).session
         assert not session.is_attached
 
-    def test_one_notice_that_there_is_no_such_device(self, monkeypatch):
+    def test_one_notice_for_each_device_that_there_is_not(self, monkeypatch):
         monkeypatch.setattr("popfn.host.session._told", set())
-        Program(device_desc="cpu")
-        with pytest.warns(HostDeviceWarning, match="no device 'ipu_hw': the program runs on this machine") as notices:
-            Program(device_desc="ipu_hw"), Program(device_desc="ipu_model")
-        assert len(notices) == 1
+        with warnings.catch_warnings(record=True) as notices:
+            warnings.simplefilter("always")
+            for device in ("cpu", "ipu_hw", "ipu_hw", "cpu", "ipu_model", "ipu_hw", "gpu", "ipu_model", "cpu", "gpu"):
+                Program(device_desc=device)
+        assert [str(notice.message) for notice in notices] == [
+            f"Session: there is no device {device!r}: the program runs on this machine, as with 'cpu'."
+            for device in ("ipu_hw", "ipu_model", "gpu")
+        ]
+        assert {notice.category for notice in notices} == {HostDeviceWarning}
+        assert {notice.filename for notice in notices} == {__file__}  # Program makes the sessions
         with raises(TypeError, "the device must be a str, not 3"):
             Program(device_desc=3)
 
@@ -73,7 +110,7 @@ class TestConstruction:
         ir = popxl.Ir()
         with ir.main_graph:
             ops.matmul(popxl.variable(np.ones((2, 2), np.float32)), popxl.constant(np.ones((2, 2), np.float16)))
-        text = r"matmul, which makes .*matmul_out.* cannot run: the dtypes .* \(.*test_api_session.py:\d+\)"
+        text = r"matmul of .*, which makes .*matmul_out.* cannot run: the dtypes .* \(.*test_api_session.py:\d+\)"
         with raises(popart_exception, text):
             popxl.Session(ir)
 
@@ -83,7 +120,7 @@ class TestConstruction:
             x = popxl.variable(np.zeros(2, popxl.float8_143.as_numpy()))
             ops.reshape(x, (2, 1))
             x + x
-        with raises(popart_exception, "add, which makes .* cannot run: there is no arithmetic for float8_143"):
+        with raises(popart_exception, "add of .*, which makes .* cannot run: there is no arithmetic for float8_143"):
             popxl.Session(ir)
 
     def test_recursion(self):
@@ -208,6 +245,30 @@ class TestRun:
                 session.run_with_outputs({program.x: np.zeros((2, 4))}, {program.y: np.zeros((4, 2), np.float32)})
             with raises(TypeError, "the output for .* must be a NumPy array"):
                 session.run_with_outputs({program.x: np.zeros((2, 4))}, {program.y: [0.0]})
+
+    @pytest.mark.parametrize("shape", [(2, 4), ()])
+    @pytest.mark.parametrize("name", NO_NUMBERS)
+    def test_data_that_is_no_array_of_numbers(self, name, shape):
+        program = Program(shape=shape)
+        data, error, given, reason = NO_NUMBERS[name]
+        data = np.full(shape, data[0], data[1]) if isinstance(data, OfShape) else data
+        with program.session as session:
+            with pytest.raises(error) as e:
+                session.run({program.x: data})
+            text = str(e.value)
+            expected = f"expected an array of numbers of the shape {shape} and the dtype float32"
+            assert text.startswith(f"the input for HostToDeviceStream x {F32} {shape} is ") and expected in text
+            assert given.replace("SHAPE", str(shape)) in text and reason in text and len(text) < 500
+            assert program.run().sum() == 0  # nothing has happened to the state
+
+    def test_numbers_of_any_kind_are_data(self, program):
+        halves = [[fractions.Fraction(1, 2)] * 4] * 2
+        with program.session as session:
+            for run, x in enumerate((halves, np.array(halves, object), [[np.float16(0.5)] * 4] * 2)):
+                if run < 2:
+                    assert session.run({program.x: x})[program.y].tolist() == [[1.0 + run] * 4] * 2
+            with raises(popart_exception, "the input for .* is of float16, expected float32"):
+                session.run({program.x: x})
 
     def test_dtypes(self, program):
         right, y = np.zeros((2, 4), np.float32), np.zeros((2, 4), np.float32)

@@ -1,4 +1,6 @@
 """autodiff of graphs that call graphs: calls, conditionals, repeats."""
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -282,6 +284,20 @@ class TestConditional:
         )
         with raises(popart_exception, "is called by a conditional .* Op\\(host_load: .* only once. Move it out"):
             autodiff(fwd, grads_required=fwd.inputs[1:])
+
+    def test_ops_made_again_have_the_lines_of_the_first_ones(self, ir):
+        """What later errors name is the user's op, not the call of autodiff."""
+        faulty = ir.create_graph(lambda x: ops.sin(ops.softmax(x, 3) * ops.matmul(x, x)), spec(2))
+        other = ir.create_graph(lambda x: x * x, spec(2))
+        fwd = ir.create_graph(
+            lambda c, x: ops.conditional(c, faulty, other, [x], [x])[0], spec(dtype=popxl.bool), spec(2)
+        )
+        infos = autodiff(fwd, grads_required=fwd.inputs[1:], return_all_grad_graphs=True)
+        line = sys._getframe().f_lineno
+        faults = [(op.kind, op.user_line) for op in infos[faulty].graph.ops if op.fault]
+        assert set(faults) == {(kind, f"{__file__}:{line - 6}") for kind in ("softmax", "init")}
+        places = [op.user_line for op in infos[fwd].graph.ops if op.kind == "conditional"]
+        assert places == [f"{__file__}:{line - 3}"]
 
     def test_branches_that_call_graphs(self, ir):
         inner = ir.create_graph(lambda x: ops.sin(ops.exp(x)), spec(2))

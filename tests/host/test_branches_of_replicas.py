@@ -1,4 +1,6 @@
 """Conditions that differ between replicas: each replica takes its own branch, on both engines."""
+import inspect
+
 import numpy as np
 import pytest
 from interpreter import Interpreter
@@ -38,7 +40,8 @@ class Run:
         with popxl.Session(ir) as session:
             naive = Interpreter(ir)
             for _ in range(2):
-                found, wanted = [{s: np.zeros_like(a) for s, a in session.create_host_outputs().items()} for _ in "12"]
+                made = session.create_host_outputs()
+                found, wanted = [{s: np.full_like(a, 55) for s, a in made.items()} for _ in "12"]
                 session.run_with_outputs(inputs, found)
                 split = {s: session._transfers("input", s, np.asarray(a)) for s, a in inputs.items()}
                 naive.run(split, {s: session._transfers("output", s, a) for s, a in wanted.items()})
@@ -193,10 +196,14 @@ def test_an_offset_that_is_out_of_range_in_the_branch_that_a_replica_takes(kind)
         def use(i, x):
             return ops.remote_load(buffer, i) if kind == "remote_load" else ops.remote_store(buffer, i, x) or x
 
+        places.append(f"{__file__}:{inspect.getsourcelines(use)[1] + 1}")
+
         return ops.conditional(c, ir.create_graph(use, i, x), ir.create_graph(lambda x: x, x), [i, x], [x])
 
-    with pytest.raises(popart_exception, match=f"{kind}: the offset 7 is out of range for RemoteBuffer"):
+    places = []
+    with pytest.raises(popart_exception, match=f"{kind}: the offset 7 is out of range for RemoteBuffer") as e:
         Run(3, body, conditions([0, 1, 1]), np.array([9, 0, 7], np.int32), floats(3, 2))
+    assert str(e.value).endswith(f", at {places[0]}.")
 
 
 @pytest.mark.parametrize("transfers", [1, 3])
@@ -313,8 +320,10 @@ def test_a_collective_in_a_branch_needs_equal_conditions(kind, depth):
         rf"^conditional: the condition .* differs between the replicas, it is true on 1 of 3, and a branch runs "
         rf"{kind}, in which all replicas take part. Move that out of the branches, or make the condition equal"
     )
-    with pytest.raises(popart_exception, match=text):
+    with pytest.raises(popart_exception, match=text) as e:
         Run(3, body, conditions([0, 1, 0]), x)
+    last = inspect.getsourcelines(body)[1] + len(inspect.getsourcelines(body)[0]) - 1
+    assert str(e.value).endswith(f" The conditional is at {__file__}:{last}.")
 
 
 def test_a_run_that_is_refused_changes_nothing():

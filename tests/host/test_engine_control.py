@@ -245,7 +245,6 @@ def test_a_body_with_more_outputs_than_the_loop():
 # Branches
 
 
-@numpy_only  # XLA fills what no store has filled with zeros
 @pytest.mark.parametrize("value", [-1.0, 1.0])
 def test_conditional_runs_one_branch(value):
     ir = popxl.Ir()

@@ -23,7 +23,7 @@ def agree(tape, replicas, transfers=1):
         for _ in range(2):
             inputs = program.inputs(session)
             split = {s: session._transfers("input", s, array) for s, array in inputs.items()}
-            found, wanted = ({s: np.zeros_like(a) for s, a in session.create_host_outputs().items()} for _ in "12")
+            found, wanted = ({s: np.full_like(a, 55) for s, a in session.create_host_outputs().items()} for _ in "12")
             session.run_with_outputs(inputs, found)
             naive.run(split, {s: session._transfers("output", s, array) for s, array in wanted.items()})
             for stream in wanted:

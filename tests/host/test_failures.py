@@ -1,4 +1,5 @@
 """A run that fails leaves variables and remote memory as they were, on both engines, and the next run works."""
+import inspect
 import re
 import sys
 
@@ -66,6 +67,11 @@ def in_a_branch_in_a_loop(ir, act, i, w):
     ops.repeat(ir.create_graph(body, popxl.constant(0, i32), i, w), 2, 0, i, w)
 
 
+def line_of(act):
+    """Where the one line of a function is."""
+    return f"{__file__}:{inspect.getsourcelines(act)[1] + 1}"
+
+
 WAYS = [once, in_a_call, in_a_loop, in_a_branch_in_a_loop]
 
 
@@ -118,7 +124,8 @@ def test_an_offset_that_is_out_of_range(way, kind, replicas):
             with pytest.raises(popart_exception) as error:
                 program.run(offset)
             text = rf"{kind}: the offset {first} is out of range for RemoteBuffer\[.*\], which has the entries 0 to 3 "
-            assert re.match(text + r"\(the offset is the tensor (.*/)?(i|t|place\S*)[,)]", str(error.value))
+            text += rf"\(the offset is the tensor (.*/)?(i|t|place\S*)[,)].*, at {re.escape(line_of(ACTS[kind]))}\.$"
+            assert re.match(text, str(error.value))
             assert program.state() == before
 
 
@@ -175,8 +182,22 @@ def test_a_loaded_and_a_stored_tensor_are_named():
         buffer, x = popxl.remote_buffer((2,), f32, 2), popxl.variable(np.ones(2, np.float32), name="weights")
         ops.remote_store(buffer, popxl.variable(2, name="which"), x)
     with popxl.Session(ir) as session:
-        with pytest.raises(popart_exception, match=r"\(the offset is the tensor which, stored: weights\)\.$"):
+        with pytest.raises(popart_exception, match=r"\(the offset is the tensor which, stored: weights\), at \S+\.$"):
             session.run()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("module, is_named", [("popfn.models", False), ("popfn", False), ("popfn_models", True)])
+def test_the_line_is_the_last_one_outside_popfn(module, is_named, replicas):
+    """The functions of popfn are no place to look for a fault."""
+    names = {"__name__": module, "ops": ops}
+    exec(compile("def load(buffer, i):\n    return ops.remote_load(buffer, i)", "inside.py", "exec"), names)
+    ir = popxl.Ir(replicas)
+    with ir.main_graph:
+        _, here = names["load"](popxl.remote_buffer((2,), f32, 2), popxl.variable(2)), sys._getframe().f_lineno
+    with popxl.Session(ir) as session, pytest.raises(popart_exception) as error:
+        session.run()
+    assert str(error.value).endswith(", at inside.py:2." if is_named else f", at {__file__}:{here}.")
 
 
 def counting(replicas=1):

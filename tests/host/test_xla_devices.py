@@ -44,11 +44,12 @@ def alone(tmp_path_factory):
     assert found["losses"].shape == (3, REPLICAS) and np.ptp(found["losses"], axis=1).max() == 0
     assert found["losses"][-1, 0] != found["losses"][0, 0]
     np.testing.assert_array_equal(found["shard"].reshape(-1)[:10], np.arange(10) + 3)
+    assert set((found["some"] != -99).all(-1).sum(-1).ravel()) == {0, 1, 2}  # slots of a replica in a run
     return found
 
 
 def check_equal(found, alone):
-    for name in ("losses", "w", "own", "shard"):
+    for name in ("losses", "w", "own", "shard", "some"):
         np.testing.assert_allclose(found[name], alone[name], 1e-5, 1e-5, err_msg=name)
 
 
@@ -73,5 +74,5 @@ def test_several_processes_give_what_one_gives(tmp_path, alone, processes, devic
     for one in found:
         np.testing.assert_allclose(one["w"], alone["w"], 1e-5, 1e-5)
     joined = {name: np.concatenate([one[name] for one in found], axis) for name, axis in
-              (("losses", 1), ("own", 0), ("shard", 0))}
+              (("losses", 1), ("own", 0), ("shard", 0), ("some", 1))}
     check_equal(dict(joined, w=found[0]["w"]), alone)

@@ -281,13 +281,14 @@ def check(program, engine, expect):
         shape = (transfers, replicas, 2, 3)
         data = (np.arange(np.prod(shape), dtype=np.int32).reshape(shape) - 5) * (1 - 2 * run)
         inputs = list(data) if replicas > 1 else list(data[:, 0])
-        outputs = [np.zeros((replicas, 2, 3)[replicas == 1:], np.int32) for _ in range(transfers)]
+        outputs = [np.full((replicas, 2, 3)[replicas == 1:], -77, np.int32) for _ in range(transfers)]
         loads = {program.loads: inputs} if program.loads in ir.get_all_h2d_streams() else {}
         executable.run(loads, {program.stores: outputs})
         stored, is_stored, variables = expect(data)
         for found, wanted, mask in zip(outputs, stored, is_stored):
             found = found.reshape(replicas, 2, 3)
             np.testing.assert_array_equal(found[mask], wanted[mask])
+            np.testing.assert_array_equal(found[~mask], -77)
         for t, wanted in zip(program.variables, variables):
             found = np.broadcast_to(executable.read(t), wanted.shape)
             np.testing.assert_array_equal(found, wanted, str(t))

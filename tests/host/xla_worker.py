@@ -2,7 +2,8 @@
 
     python xla_worker.py RESULT REPLICAS [PORT PROCESSES PROCESS]
 
-It writes the losses and the weights to RESULT. With a port it is one of several processes, which share the replicas.
+It writes the losses, the weights and what some replicas store to RESULT. With a port it is one of several processes,
+which share the replicas.
 """
 import os
 import sys
@@ -45,6 +46,15 @@ with ir.main_graph:
     loss = ops.collectives.replicated_all_reduce(ops.mean(error * error) + 0.0 * own, "mean")
     whole = ops.collectives.replicated_all_gather(shard)
     ops.host_store(out, loss + 0.001 * ops.sum(whole))
+    # Of two slots, the replicas fill as many as the sums of their errors decide.
+    some_stream = popxl.d2h_stream((2,), popxl.float32)
+
+    def store_some(own):
+        ops.host_store(some_stream, ops.concat([ops.reshape(own, (1,))] * 2))
+
+    branches = ir.create_graph(store_some, own), ir.create_graph(lambda own: None, own)
+    for limit in (0.0, 4.0):
+        ops.conditional(ops.greater(ops.sum(error), popxl.constant(limit)), *branches, [own], [own])
 
 executable = compile_program(ir, "xla")
 first = process * local
@@ -53,13 +63,16 @@ executable.write(own, np.arange(replicas, dtype=np.float32)[first:first + local]
 padded = np.zeros(shard.nelms * replicas, np.float32)
 padded[:10] = np.arange(10)
 executable.write(shard, padded.reshape(replicas, -1)[first:first + local])
-losses = []
+losses, some = [], []
 for _ in range(3):
     x, y = rng.normal(size=(replicas, 4, 6)), rng.normal(size=(replicas, 4, 3))
     x, y = x.astype(np.float32)[first:first + local], y.astype(np.float32)[first:first + local]
     loss = np.zeros(local, np.float32)
     given = {x_stream: [x], y_stream: [y]} if local > 1 else {x_stream: [x[0]], y_stream: [y[0]]}
-    executable.run(given, {out: [loss if local > 1 else loss.reshape(())]})
+    slots = [np.full((local, 2), -99, np.float32) for _ in range(2)]
+    executable.run(given, {out: [loss if local > 1 else loss.reshape(())],
+                           some_stream: slots if local > 1 else [slot[0] for slot in slots]})
     losses.append(loss)
-np.savez(result, losses=losses, w=executable.read(w), own=executable.read(own), shard=executable.read(shard),
+    some.append(np.stack(slots, 1))
+np.savez(result, losses=losses, some=some, w=executable.read(w), own=executable.read(own), shard=executable.read(shard),
          devices=len(executable._devices.sharding[True].device_set) if executable._devices.is_spread else 1)

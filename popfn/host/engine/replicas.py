@@ -62,7 +62,7 @@ class ExpandedOp:
     `kernel` is that of an op of which the table has none.
     """
 
-    __slots__ = ("kind", "inputs", "outputs", "attrs", "graph", "kernel")
+    __slots__ = ("kind", "inputs", "outputs", "attrs", "graph", "kernel", "user_line")
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class ExpandedOp:
         attrs: Dict[str, Any],
         graph: Any,
         kernel: Optional[Kernel],
+        user_line: Optional[str],
     ) -> None:
         self.kind = kind
         self.inputs = tuple(inputs)
@@ -79,6 +80,7 @@ class ExpandedOp:
         self.attrs = attrs
         self.graph = graph
         self.kernel = kernel
+        self.user_line = user_line
 
     @property
     def called(self) -> Tuple[Any, ...]:
@@ -208,9 +210,10 @@ class Expander:
         outputs: Sequence[Any],
         attrs: Dict[str, Any],
         kernel: Optional[Kernel] = None,
+        user_line: Optional[str] = None,
     ) -> None:
         """Add an op."""
-        self.made.ops.append(ExpandedOp(kind, inputs, outputs, attrs, self.graph, kernel))
+        self.made.ops.append(ExpandedOp(kind, inputs, outputs, attrs, self.graph, kernel, user_line))
 
     def op(
         self,
@@ -247,7 +250,7 @@ class Expander:
 
     def apply(self, op: Any, inputs: Sequence[Any], **attrs: Any) -> None:
         """Add an op that takes the leading axis along, with some other attributes."""
-        self.emit(op.kind, inputs, [self.output(t) for t in op.outputs], {**op.attrs, **attrs})
+        self.emit(op.kind, inputs, [self.output(t) for t in op.outputs], {**op.attrs, **attrs}, user_line=op.user_line)
 
     def output(self, t: Tensor) -> Value:
         """Make the value that stands for an output."""
@@ -284,7 +287,7 @@ class Expander:
     def once(self, op: Any) -> None:
         """Run the op once for all replicas. An output that is modified later may have to be repeated for them."""
         outs = [Value(t, t.shape) for t in op.outputs]
-        self.emit(op.kind, [self.at(t) for t in op.inputs], outs, op.attrs)
+        self.emit(op.kind, [self.at(t) for t in op.inputs], outs, op.attrs, user_line=op.user_line)
         for t, out in zip(op.outputs, outs):
             self.define(t, out)
 

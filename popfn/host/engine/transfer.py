@@ -112,7 +112,7 @@ def outside(op: Any, offset: int) -> popart_exception:
     made = "".join(f", loaded: {t.id}" for t in op.outputs)
     return popart_exception(
         f"{op.kind}: the offset {offset} is out of range for {buffer!r}, which has the entries 0 to "
-        f"{buffer.entries - 1} (the offset is the tensor {op.inputs[-1].id}{stored}{made})."
+        f"{buffer.entries - 1} (the offset is the tensor {op.inputs[-1].id}{stored}{made}), at {op.user_line}."
     )
 
 

@@ -110,7 +110,8 @@ def disagreement(op: Any, count: int, replicas: int) -> popart_exception:
     return popart_exception(
         f"conditional: the condition {op.inputs[0].id} differs between the replicas, it is true on {count} of "
         f"{replicas}, and a branch runs {collective_in(op)}, in which all replicas take part. Move that out of the "
-        "branches, or make the condition equal, for example by replicated_all_reduce."
+        "branches, or make the condition equal, for example by replicated_all_reduce. The conditional is at "
+        f"{op.user_line}."
     )
 
 

@@ -33,6 +33,8 @@ class Compiled(NamedTuple):
 
     function: Any
     outputs: Sequence[Tuple[Any, bool]]  # streams, and whether the array has an axis for the replicas
+    done: Tuple[Any, ...]  # how many slots of each a run stores to, at least
+    counted: Sequence[Tuple[int, bool]]  # the outputs for which the run tells that, and whether it differs by replica
 
 
 class Executable:
@@ -121,8 +123,14 @@ class Executable:
                 self._finish_printing()
             for group, array in zip(self._written, results):
                 group.on_device = array
-            for (stream, mapped), array in zip(compiled.outputs, results[len(self._written) :]):
-                self._fill(outputs[stream], self._devices.get(array, mapped), mapped, stream.dtype)
+            stored = results[len(self._written) :]
+            done: Sequence[Any] = compiled.done
+            if compiled.counted:
+                done = list(done)
+                for (i, mapped), array in zip(compiled.counted, stored[len(done) :]):
+                    done[i] = self._devices.get(array, mapped)
+            for (stream, mapped), array, slots in zip(compiled.outputs, stored, done):
+                self._fill(outputs[stream], self._devices.get(array, mapped), mapped, stream.dtype, slots)
         # The devices may read the inputs where the caller has them, who may change them from now on. What was stored
         # tells that all is over, unless that was the work of an earlier part.
         if self._has_parts or not compiled.outputs:
@@ -156,14 +164,22 @@ class Executable:
             array = array[None]
         return self._devices.put(array, is_mapped) if self._devices.is_spread else array
 
-    def _fill(self, arrays: Sequence[np.ndarray], value: np.ndarray, mapped: bool, dtype: Any) -> None:
+    def _fill(self, arrays: Sequence[np.ndarray], value: np.ndarray, mapped: bool, dtype: Any, done: Any) -> None:
+        """Copy the first `done` slots, a number or one for each replica: the others keep their values."""
+        rows = None
+        if not isinstance(done, int) and done.ndim:
+            rows, done = done, done.max()
         if mapped and self._devices.local == 1:
-            value, mapped = value[0], False
-        for i, array in enumerate(arrays):
+            value, mapped, rows = value[0], False, None
+        for i, array in enumerate(arrays if done >= len(arrays) else arrays[:done]):
             part = value
             if len(arrays) > 1:
                 part = value[:, i] if mapped else value[i]
-            np.copyto(_stored(array, dtype), part)
+            if rows is None:
+                np.copyto(_stored(array, dtype), part)
+            else:
+                is_done = (rows > i).reshape((-1,) + (1,) * (array.ndim - 1))
+                np.copyto(_stored(array, dtype), part, where=is_done)
 
     # Storage
 
@@ -247,7 +263,14 @@ class Executable:
             shape = ((count,) if count > 1 else ()) + stream.shape
             zeros = None if is_abstract else np.zeros(shape, storage_dtype(stream.dtype))
             tracing.effects["stored", stream] = Cell(Value(zeros))
+        for stream in self._counted(counts):
+            tracing.effects["done", stream] = Cell(Value(None if is_abstract else np.zeros((), np.int32)))
         return tracing
+
+    def _counted(self, counts: Sequence[int]) -> List[Any]:
+        """The streams for which it depends on the run how many of their slots are stored to."""
+        slots = zip(self._stores, counts[len(self._loads) :])
+        return [s for s, count in slots if self._facts.stores[s][0] < min(count, self._facts.stores[s][1])]
 
     def _follow(self, tracing: Tracing, values: Mapping[Any, Value]) -> Dict[Any, Cell]:
         """Trace the main graph from this state; return the state after it."""
@@ -266,6 +289,7 @@ class Executable:
 
     def _compile(self, counts: Tuple[int, ...]) -> Compiled:
         is_mapped = self._replicas > 1
+        counted = self._counted(counts)
         stored_mapped: List[bool] = []
 
         def program(written: List[Any], kept: List[Any], constants: List[Any], loaded: List[Any]) -> Any:
@@ -284,6 +308,7 @@ class Executable:
                 parts = [tracing.promoted(cells[slot.key].value, group.mapped).array for slot in group.slots]
                 results.append(group.packed(parts))
             stored = [tracing.effects["stored", stream].value for stream in self._stores]
+            stored += [tracing.effects["done", stream].value for stream in counted]
             if self._devices.is_spread:
                 stored = [tracing.promoted(value, True) for value in stored]
             stored_mapped[:] = [value.mapped for value in stored]
@@ -301,12 +326,17 @@ class Executable:
             if self._has_parts:
                 compiled = xla_parts.Program(jax.make_jaxpr(program)(*avals), self._donated, self._options)
             else:
-                jitted = self._jit(program, avals)
+                jitted = self._jit(program, avals, len(counted))
                 options = {"compiler_options": self._options} if self._options else {}
                 compiled = jitted.lower(*avals).compile(**options)
-        return Compiled(compiled, list(zip(self._stores, stored_mapped)))
+        return Compiled(
+            compiled,
+            list(zip(self._stores, stored_mapped)),
+            tuple([self._facts.stores[stream][0] for stream in self._stores]),
+            list(zip(map(self._stores.index, counted), stored_mapped[len(self._stores) :])),
+        )
 
-    def _jit(self, program: Any, avals: Any) -> Any:
+    def _jit(self, program: Any, avals: Any, counted: int) -> Any:
         donated = (0,) if self._donated else ()
         if not self._devices.is_spread:
             return jax.jit(program, donate_argnums=donated)
@@ -318,7 +348,7 @@ class Executable:
             [sharding[False] for _ in self._constants],
             [sharding[True] for _ in self._loads],
         )
-        outs = written + [sharding[True] for _ in self._stores] + [sharding[False]] * self._has_faults
+        outs = written + [sharding[True]] * (len(self._stores) + counted) + [sharding[False]] * self._has_faults
         return jax.jit(program, in_shardings=ins, out_shardings=outs, donate_argnums=donated)
 
     def _stream_aval(self, stream: Any, count: int) -> Any:

@@ -17,6 +17,7 @@ from jax import lax
 from popfn.host.engine import xla_collectives, xla_faults, xla_parts
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
+from popfn.host.engine.stores import store_counts
 from popfn.host.engine.variance import collective_in
 from popfn.host.engine.xla_sharing import StandIn, stand_in
 from popfn.host.engine.xla_storage import Cell, Value, View
@@ -39,6 +40,7 @@ class Facts:
         self.graphs: Dict[Any, None] = {}
         self.calls: Dict[Any, int] = {}  # how many ops call a graph
         self.numbers: Dict[Any, int] = {}  # of the ops that may find something wrong with a run
+        self.stores = store_counts(main)
         self._effects: Dict[Any, Dict[Any, None]] = {}
         self._works: Dict[Any, int] = {}
         self._stand_ins: Dict[Any, Optional[StandIn]] = {}
@@ -65,6 +67,7 @@ class Facts:
                     found[op.kind, op.attrs["stream"]] = None  # the position
                 if op.kind == "host_store":
                     found["stored", op.attrs["stream"]] = None
+                    found["done", op.attrs["stream"]] = None
                 elif op.kind in xla_faults.REMOTE:
                     found["remote", op.attrs["buffer"]] = None
                     offset = op.inputs[-1]
@@ -121,7 +124,8 @@ class Tracing:
         self.replicas = replicas
         self.is_spread = is_spread
         self.is_abstract = is_abstract
-        self.effects: Dict[Any, Cell] = {}  # positions in streams, what was stored to streams, remote buffers
+        # Positions in streams, what was stored to them and how many slots that filled, remote buffers, the fault.
+        self.effects: Dict[Any, Cell] = {}
         self.loaded: Dict[Any, Tuple[Value, int]] = {}  # the data of streams, and how many transfers it is
         self.slots: Dict[Any, int] = {}  # the number of transfers of the streams that are stored to
         self.makes_parts = False  # whether kept calls are compiled on their own
@@ -181,6 +185,11 @@ class Tracing:
             self.effects = effects
 
     # Graphs
+
+    def effects_of(self, *graphs: Any) -> List[Any]:
+        """The keys of the state that graphs use besides their inputs, as far as this trace has that."""
+        keys = dict.fromkeys(key for graph in graphs for key in self.facts.effects(graph))
+        return [key for key in keys if key in self.effects]
 
     def follow(self, graph: Any, env: Dict[Any, Any]) -> None:
         """Trace the ops of a graph. `env` has the storage of its inputs, and gets that of all its tensors."""
@@ -296,7 +305,7 @@ class Tracing:
         if count:
             invariant = {i: x.read() for i, x in enumerate(inputs) if i >= n and i not in modified}
             roots = list(dict.fromkeys(cell for i in modified for cell in inputs[i].cells()))
-            keys = list(self.facts.effects(graph))
+            keys = self.effects_of(graph)
             cells = roots + [self.effects[key] for key in keys]
 
             def step(values: Sequence[Value]) -> List[Value]:
@@ -342,7 +351,7 @@ class Tracing:
         first = 1 + op.attrs["then_count"]
         values = [self.read(t, env) for t in op.inputs]
         branches = list(zip(op.attrs["graphs"], (values[1:first], values[first:])))
-        keys = list(dict.fromkeys(key for graph, _ in branches for key in self.facts.effects(graph)))
+        keys = self.effects_of(*op.attrs["graphs"])
         cells = [self.effects[key] for key in keys]
         before = [cell.value for cell in cells]
 
@@ -408,6 +417,9 @@ class Tracing:
         if count > 1:
             value = self.one(_put_at, cell.value, self.next_slot("host_store", stream, count), value)
         cell.write(value._replace(product=None))
+        done = self.effects.get(("done", stream))
+        if done is not None:
+            done.write(self.one(lambda n: jnp.minimum(n + np.int32(1), np.int32(count)), done.value))
 
     def next_slot(self, kind: str, stream: Any, count: int) -> Value:
         """The position in a stream, which moves on, and back to the start at the end."""

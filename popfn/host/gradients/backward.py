@@ -254,7 +254,7 @@ class Backward:
         with context._changed(ipu=op.ipu, tile_set=op.tile_set):
             inputs = tuple([self.keep(t) for t in op.inputs])
             self._clones[op] = self.grad_graph._add_op(op.kind, inputs, results, dict(op.attrs))
-        self._clones[op].fault = op.fault
+        self._clones[op].fault, self._clones[op].user_line = op.fault, op.user_line
 
     # Ops that need more than a rule
 
@@ -267,7 +267,7 @@ class Backward:
         for t, makes_one in zip(site.op.inputs, has_grad):
             made = zeros(t) if makes_one else None
             if made is not None:
-                made.producer.fault = site.op.fault
+                made.producer.fault, made.producer.user_line = site.op.fault, site.op.user_line
             grads.append(made)
         return grads
 
@@ -367,6 +367,7 @@ class Backward:
         attrs = {"graphs": tuple(graphs), "then_count": len(branches[0].inputs)}
         results = [("Gradient___" + op.inputs[i].name,) + op.inputs[i].spec.to_tuple() for i in places]
         made = self.grad_graph._add_op("conditional", tuple(inputs), results, attrs, op.fault)
+        made.user_line = op.user_line
         for i, grad in zip(places, made.outputs):
             grads[i] = grad
         return grads

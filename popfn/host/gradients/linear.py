@@ -19,7 +19,7 @@ def _matmul(site: Site) -> Gradients:
     lhs, rhs = site.op.inputs
     row = (1,) * (len(lhs.shape) == 1) + lhs.shape  # a vector on the left is a row, one on the right a column
     column = rhs.shape + (1,) * (len(rhs.shape) == 1)
-    batch = _build.broadcast("matmul", row[:-2], column[:-2])
+    batch = _build.broadcast_shapes(row[:-2], column[:-2])
     g = reshape(cast(site.g, lhs.dtype), batch + (row[-2], column[-1]))
     left = right = None
     if site.wanted[0]:

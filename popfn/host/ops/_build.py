@@ -1,6 +1,5 @@
 """What all op functions share: checks of operands, and the making of one Op."""
 
-import sys
 from typing import Any, Dict, Iterable, Optional, Tuple
 
 from popfn.host import dtypes
@@ -69,18 +68,8 @@ def emit(
     fault: Optional[str] = None,
 ) -> Tensor:
     """Add an Op of one output, which is returned; its name is by default `kind` and "_out"."""
-    if fault is not None:
-        fault = f"{fault} ({_user_line()})"
     result = name or kind + "_out", shape, dtype, meta_shape
     return graph._add_op(kind, inputs, (result,), {} if attrs is None else attrs, fault).outputs[0]
-
-
-def _user_line() -> str:
-    """Where the function of popfn.host that is running was called."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("popfn.host"):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def emit_like(
@@ -113,14 +102,23 @@ def check_same_dtype(op: str, *ts: Tensor) -> None:
     for t in ts:
         if t.dtype is not first:
             raise popart_exception(
-                "{}: the dtypes {} differ; there is no promotion. Use ops.cast.".format(
-                    op, " and ".join(t.dtype.name for t in ts)
+                "{}: the dtypes of {} differ; there is no promotion. Use ops.cast.".format(
+                    op, " and ".join(map(repr, ts))
                 )
             )
 
 
-def broadcast(op: str, *shapes: Shape) -> Shape:
-    """Return the shape that NumPy broadcasts to, or raise popart_exception."""
+def broadcast(op: str, *ts: Tensor) -> Shape:
+    """Return the shape that NumPy broadcasts tensors to, or raise popart_exception."""
+    try:
+        return broadcast_shapes(*[t.shape for t in ts])
+    except ValueError:
+        listed = " and ".join(map(repr, ts))
+        raise popart_exception(f"{op}: the shapes of {listed} do not broadcast.") from None
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """Return the shape that NumPy broadcasts to, or raise ValueError."""
     result = shapes[0]
     for shape in shapes[1:]:
         if shape == result:
@@ -130,8 +128,7 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
         axes = list(longer[:lead])
         for m, n in zip(longer[lead:], shorter):
             if m != n and m != 1 and n != 1:
-                listed = " and ".join(str(s) for s in shapes)
-                raise popart_exception(f"{op}: the shapes {listed} do not broadcast.")
+                raise ValueError(f"the shapes {shapes} do not broadcast")
             axes.append(n if m == 1 else m)
         result = tuple(axes)
     return result
@@ -142,7 +139,9 @@ def common_meta_shape(op: str, lhs: Tensor, rhs: Tensor) -> Shape:
     if lhs.meta_shape == rhs.meta_shape or not rhs.meta_shape:
         return lhs.meta_shape
     if lhs.meta_shape:
-        raise popart_exception(f"{op}: the meta_shapes {lhs.meta_shape} and {rhs.meta_shape} differ.")
+        raise popart_exception(
+            f"{op}: the meta_shapes of {lhs!r} and {rhs!r}, {lhs.meta_shape} and {rhs.meta_shape}, differ."
+        )
     return rhs.meta_shape
 
 
@@ -173,7 +172,7 @@ def as_axis(op: str, name: str, axis: Any, t: Tensor) -> int:
     """Count an axis of `t` from 0: TypeError if it is no int, popart_exception if it is out of range."""
     axis, rank = as_int(op, name, axis), len(t.shape)
     if not -rank <= axis < rank:
-        raise popart_exception(f"{op}: {name} {axis} is out of range for the shape {t.shape}.")
+        raise popart_exception(f"{op}: {name} {axis} is out of range for {t!r}.")
     return axis % rank
 
 

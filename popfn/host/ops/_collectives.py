@@ -87,7 +87,7 @@ def replicated_all_gather(
     axis = max(axis, 0)
     mode = ("meta_shape" if t.meta_shape else "concat") if output_shape == "auto" else output_shape
     if mode != "meta_shape" and axis >= len(t.shape):
-        raise IndexError(f"{function}: axis {axis} is out of range for the shape {t.shape}.")
+        raise IndexError(f"{function}: axis {axis} is out of range for {t!r}.")
     size, fault = grouping.group_size, None
     meta_shape: Shape = ()
     if mode == "concat":
@@ -172,12 +172,12 @@ def replicated_slice(t: Tensor, axis: int = 0, group: Optional[ReplicaGrouping] 
     grouping = _group(function, group)
     axis = _build.as_int(function, "axis", axis)
     if not -len(t.shape) <= axis < len(t.shape):
-        raise IndexError(f"{function}: axis {axis} is out of range for the shape {t.shape}.")
+        raise IndexError(f"{function}: axis {axis} is out of range for {t!r}.")
     axis %= len(t.shape)
     part, rest = divmod(t.shape[axis], grouping.group_size)
     if rest:
         raise ValueError(
-            f"{function}: axis {axis} of {t.shape} has no {grouping.group_size} equal parts, one for each "
+            f"{function}: axis {axis} of {t!r} has no {grouping.group_size} equal parts, one for each "
             "member of a group."
         )
     shape = t.shape[:axis] + (() if part == 1 else (part,)) + t.shape[axis + 1 :]

@@ -236,13 +236,13 @@ def _dtype_fault(t: Tensor, weight: Tensor) -> Optional[str]:
     return None
 
 
-def _per_axis(op: str, name: str, values: Any, length: int, default: int) -> Tuple[int, ...]:
-    """One int for each axis. If all are the default, there may be fewer."""
+def _per_axis(op: str, name: str, values: Any, t: Tensor, length: int, default: int) -> Tuple[int, ...]:
+    """One int for each spatial axis of `t`, or two. If all are the default, there may be fewer."""
     ints = _build.as_ints(op, name, values)
     if len(ints) < length and all(n == default for n in ints):
         ints += (default,) * (length - len(ints))
     if len(ints) != length:
-        raise popart_exception(f"{op}: {name} must have {length} entries, not {len(ints)}: {ints}.")
+        raise popart_exception(f"{op}: {name} must have {length} entries for {t!r}, not {len(ints)}: {ints}.")
     return ints
 
 
@@ -253,15 +253,13 @@ def _checked_parameters(
         raise ValueError("{}: pad_type must be one of {}, not {!r}.".format(op, ", ".join(PAD_TYPES), pad_type))
     spatial = len(t.shape) - 2
     attrs: Dict[str, Any] = {
-        "stride": _per_axis(op, "stride", stride, spatial, 1),
-        "padding": _per_axis(op, "padding", padding, 2 * spatial, 0),
-        "dilation": _per_axis(op, "dilation", dilation, spatial, 1),
+        "stride": _per_axis(op, "stride", stride, t, spatial, 1),
+        "padding": _per_axis(op, "padding", padding, t, 2 * spatial, 0),
+        "dilation": _per_axis(op, "dilation", dilation, t, spatial, 1),
         "groups": _build.as_int(op, "groups", groups),
     }
     if spatial < 1 or len(weight.shape) != len(t.shape):
-        raise popart_exception(
-            f"{op}: the shapes {t.shape} and {weight.shape} must be of one rank, 3 or more."
-        )
+        raise popart_exception(f"{op}: {t!r} and {weight!r} must be of one rank, 3 or more.")
     if attrs["groups"] < 1:
         raise popart_exception(f"{op}: groups must be 1 or more, not {attrs['groups']}.")
     fault = None
@@ -276,7 +274,7 @@ def _conv(
     attrs, fault = _checked_parameters(op, t, weight, stride, padding, dilation, groups, pad_type)
     if weight.shape[1] * attrs["groups"] != t.shape[1] or weight.shape[0] % attrs["groups"]:
         raise popart_exception(
-            f"{op}: kernels of the shape {weight.shape} in {attrs['groups']} groups do not fit {t.shape}."
+            f"{op}: the kernels {weight!r} in {attrs['groups']} groups do not fit {t!r}."
         )
     if fault:
         return attrs, weight.shape, fault
@@ -284,7 +282,7 @@ def _conv(
     attrs["padding"] = resolved_padding(t.shape[2:], spans, attrs["stride"], attrs["padding"], pad_type)
     sizes = window_counts(t.shape[2:], spans, attrs["stride"], attrs["padding"])
     if any(n < 1 for n in sizes):
-        raise popart_exception(f"{op}: kernels of the shape {weight.shape} do not fit into {t.shape}.")
+        raise popart_exception(f"{op}: the kernels {weight!r} do not fit into {t!r}.")
     return attrs, (t.shape[0], weight.shape[0]) + sizes, None
 
 
@@ -336,14 +334,14 @@ def _conv_transpose(
     if any(n != 1 for n in attrs["dilation"]):
         raise popart_exception(f"{op}: the dilation must be 1, not {attrs['dilation']}.")
     if weight.shape[0] != t.shape[1]:
-        raise popart_exception(f"{op}: kernels of the shape {weight.shape} do not fit {t.shape}.")
+        raise popart_exception(f"{op}: the kernels {weight!r} do not fit {t!r}.")
     if t.shape[1] % attrs["groups"]:
         fault = f"the {t.shape[1]} channels cannot be divided into {attrs['groups']} groups"
     behind = _build.as_ints(op, "output_padding", output_padding) or (0,) * spatial
     wanted = _build.as_ints(op, "output_shape", output_shape)[-spatial:]
     if len(behind) != spatial or wanted and len(wanted) != spatial:
         raise popart_exception(
-            f"{op}: output_padding {behind} and output_shape {wanted} need {spatial} entries each."
+            f"{op}: output_padding {behind} and output_shape {wanted} need {spatial} entries each for {t!r}."
         )
     full = [s * (n - 1) + k for n, k, s in zip(t.shape[2:], weight.shape[2:], attrs["stride"])]
     if wanted:
@@ -354,7 +352,10 @@ def _conv_transpose(
     pads = attrs["padding"]
     sizes = tuple([n - pads[i] - pads[i + spatial] + behind[i] for i, n in enumerate(full)])
     if any(n < 1 for n in sizes):
-        raise popart_exception(f"{op}: the padding {pads} leaves nothing of the spatial shape {tuple(full)}.")
+        raise popart_exception(
+            f"{op}: the padding {pads} leaves nothing of the spatial shape {tuple(full)}, to which {weight!r} extends "
+            f"{t!r}."
+        )
     return attrs, (t.shape[0], weight.shape[1] * attrs["groups"]) + sizes, fault
 
 

@@ -29,7 +29,7 @@ def _predicate(kind: str, t: Tensor) -> Tensor:
 def _binary(kind: str, lhs: Tensor, rhs: Tensor) -> Tensor:
     graph = _build.checked(kind, lhs=lhs, rhs=rhs)
     _build.check_same_dtype(kind, lhs, rhs)
-    shape = _build.broadcast(kind, lhs.shape, rhs.shape)
+    shape = lhs.shape if lhs.shape == rhs.shape else _build.broadcast(kind, lhs, rhs)
     meta_shape = _build.common_meta_shape(kind, lhs, rhs) if lhs.meta_shape or rhs.meta_shape else ()
     return _build.emit(graph, kind, (lhs, rhs), shape, lhs.dtype, None, None, meta_shape)
 
@@ -216,7 +216,7 @@ def add_(lhs: Tensor, rhs: Tensor) -> Tensor:
     graph = _build.checked("add_", lhs=lhs, rhs=rhs)
     _build.check_same_dtype("add_", lhs, rhs)
     fault = None
-    if _build.broadcast("add_", lhs.shape, rhs.shape) != lhs.shape:
+    if _build.broadcast("add_", lhs, rhs) != lhs.shape:
         fault = f"a right operand of shape {rhs.shape} does not fit into the shape {lhs.shape}"
     return _build.emit_like(graph, "add_", (lhs, rhs), None, "add_lhs_inplace_out", fault)
 
@@ -232,7 +232,7 @@ def mul(lhs: Tensor, rhs: Tensor) -> Tensor:
     if kinds == (dtypes.float16, dtypes.float32) or kinds == (dtypes.float32, dtypes.float16):
         graph = _build.checked("mul", lhs=lhs, rhs=rhs)
         if _build.nelms((rhs if kinds[0] is dtypes.float16 else lhs).shape) == 1:
-            shape = _build.broadcast("mul", lhs.shape, rhs.shape)
+            shape = _build.broadcast("mul", lhs, rhs)
             return _build.emit(graph, "mul", (lhs, rhs), shape, dtypes.float16)
     return _binary("mul", lhs, rhs)
 
@@ -318,9 +318,7 @@ def maximum(*ts: Tensor) -> Tensor:
         raise popart_exception("maximum: there must be at least one tensor.")
     _build.check_same_dtype("maximum", *ts)
     if any(t.shape != ts[0].shape for t in ts):
-        raise popart_exception(
-            "maximum: the shapes {} differ.".format(" and ".join(str(t.shape) for t in ts))
-        )
+        raise popart_exception("maximum: the shapes of {} differ.".format(" and ".join(map(repr, ts))))
     return _build.emit_like(graph, "maximum", ts)
 
 
@@ -342,21 +340,19 @@ def _emit_maximum(s: Any) -> None:
 def equal(lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return whether the operands are equal, as bool; False for NaN."""
     graph = _build.checked("equal", lhs=lhs, rhs=rhs)
-    return _build.emit(
-        graph, "equal", (lhs, rhs), _build.broadcast("equal", lhs.shape, rhs.shape), dtypes.bool
-    )
+    return _build.emit(graph, "equal", (lhs, rhs), _build.broadcast("equal", lhs, rhs), dtypes.bool)
 
 
 def greater(input: Tensor, other: Tensor) -> Tensor:
     """Return input > other, as bool."""
     graph = _build.checked("greater", input=input, other=other)
-    shape = _build.broadcast("greater", input.shape, other.shape)
+    shape = _build.broadcast("greater", input, other)
     return _build.emit(graph, "greater", (input, other), shape, dtypes.bool)
 
 
 def _logical(kind: str, name: str, lhs: Tensor, rhs: Tensor) -> Tensor:
     graph = _build.checked(kind, lhs=lhs, rhs=rhs)
-    shape = _build.broadcast(kind, lhs.shape, rhs.shape)
+    shape = _build.broadcast(kind, lhs, rhs)
     return _build.emit(
         graph, kind, (_build.as_bool(lhs), _build.as_bool(rhs)), shape, dtypes.bool, None, name
     )
@@ -382,7 +378,7 @@ def where(condition: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return `lhs` where `condition`, cast to bool, is true, else `rhs`. All three broadcast."""
     graph = _build.checked("where", condition=condition, lhs=lhs, rhs=rhs)
     _build.check_same_dtype("where", lhs, rhs)
-    shape = _build.broadcast("where", condition.shape, lhs.shape, rhs.shape)
+    shape = _build.broadcast("where", condition, lhs, rhs)
     return _build.emit(graph, "where", (_build.as_bool(condition), lhs, rhs), shape, lhs.dtype)
 
 

@@ -104,7 +104,7 @@ def matmul_pow2scaled(
     kind = "matmul_pow2scaled"
     graph = _build.checked(kind, lhs=lhs, rhs=rhs, log2_scale=log2_scale)
     check_operands(kind, lhs, rhs, log2_scale)
-    shape = product_shape(kind, lhs.shape, rhs.shape)
+    shape = product_shape(kind, lhs, rhs)
     return _build.emit(graph, kind, (lhs, rhs, log2_scale), shape, dtypes.float16)
 
 

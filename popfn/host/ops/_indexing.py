@@ -375,7 +375,7 @@ def onehot(t: Tensor, num_classes: Tensor, values: Tensor, axis: int) -> Tensor:
     rank = len(t.shape) + 1
     axis = _build.as_int("onehot", "axis", axis)
     if not -1 <= axis < rank:
-        raise popart_exception(f"onehot: axis {axis} is out of range for a result of rank {rank}.")
+        raise popart_exception(f"onehot: axis {axis} is out of range for a result of rank {rank}, made of {t!r}.")
     if not isinstance(num_classes, Constant) or num_classes.data.size != 1:
         raise popart_exception(f"onehot: num_classes must be a constant of one element, not {num_classes!r}.")
     axis, count = axis % rank, int(num_classes.data.reshape(()))

@@ -51,7 +51,7 @@ def matmul(
     for t in (lhs, rhs):
         if t.dtype in (dtypes.float8_143, dtypes.float8_152):
             raise popart_exception(f"matmul: operands of {t.dtype.name} need a scale.")
-    shape = product_shape("matmul", lhs.shape, rhs.shape)
+    shape = product_shape("matmul", lhs, rhs)
     dtype = output_type or lhs.dtype
     fault = None
     if lhs.dtype is not rhs.dtype:
@@ -112,14 +112,20 @@ def _suits_blas(t: Any) -> bool:
     )
 
 
-def product_shape(op: str, lhs: Shape, rhs: Shape) -> Shape:
+def product_shape(op: str, lhs: Tensor, rhs: Tensor) -> Shape:
     """Return the shape of a matrix product, or raise popart_exception."""
-    if not lhs or not rhs:
-        raise popart_exception(f"{op}: the shapes are {lhs} and {rhs}: an operand is a scalar.")
-    rows, columns = lhs[-2:-1], rhs[-1:] if len(rhs) > 1 else ()
-    if lhs[-1] != rhs[-2 if len(rhs) > 1 else -1]:
-        raise popart_exception(f"{op}: the shapes {lhs} and {rhs} do not fit: the inner axes differ.")
-    return _build.broadcast(op, lhs[:-2], rhs[:-2]) + rows + columns
+    x, y = lhs.shape, rhs.shape
+    if not x or not y:
+        raise popart_exception(f"{op}: {lhs!r} and {rhs!r} have no product: an operand is a scalar.")
+    rows, columns = x[-2:-1], y[-1:] if len(y) > 1 else ()
+    if x[-1] != y[-2 if len(y) > 1 else -1]:
+        raise popart_exception(f"{op}: the shapes of {lhs!r} and {rhs!r} do not fit: the inner axes differ.")
+    try:
+        return _build.broadcast_shapes(x[:-2], y[:-2]) + rows + columns
+    except ValueError:
+        raise popart_exception(
+            f"{op}: the shapes of {lhs!r} and {rhs!r} do not fit: the leading axes do not broadcast."
+        ) from None
 
 
 # Sums of float16

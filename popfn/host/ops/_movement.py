@@ -28,16 +28,14 @@ def _reshape(kind: str, t: Tensor, shape: Any) -> Tensor:
     wanted = _build.as_ints(kind, "the shape", shape)
     if any(n == 0 or n < -1 for n in wanted) or wanted.count(-1) > 1:
         raise ValueError(
-            f"{kind}: the shape {wanted} is not possible: axes are positive, and one of them may be -1."
+            f"{kind}: the shape {wanted} is not possible for {t!r}: axes are positive, and one of them may be -1."
         )
     size = _build.nelms(t.shape)
     if -1 in wanted:
         known = -_build.nelms(wanted)
         wanted = tuple([size // known if n == -1 else n for n in wanted])
     if _build.nelms(wanted) != size:
-        raise popart_exception(
-            f"{kind}: the shape {t.shape} has {size} elements, the shape {tuple(shape)} has not."
-        )
+        raise popart_exception(f"{kind}: {t!r} has {size} elements, the shape {tuple(shape)} has not.")
     return _reshape_to(graph, kind, t, wanted)
 
 
@@ -95,7 +93,7 @@ def squeeze(t: Tensor, axes: Optional[List[int]] = None) -> Tensor:
         gone = [_build.wrapped(axis, rank) for axis in _build.as_ints("squeeze", "axes", axes)]
         if any(not 0 <= i < rank or t.shape[i] != 1 for i in gone) or len(set(gone)) < len(gone):
             raise ValueError(
-                f"squeeze: the axes {list(axes)} must be different axes of length 1 of the shape {t.shape}."
+                f"squeeze: the axes {list(axes)} must be different axes of length 1 of {t!r}."
             )
     return _reshape_to(graph, "reshape", t, tuple([n for i, n in enumerate(t.shape) if i not in gone]))
 
@@ -105,10 +103,10 @@ def _transpose(kind: str, t: Tensor, permutation: Optional[Iterable[int]]) -> Te
     rank = len(t.shape)
     order = _build.as_ints(kind, "the permutation", () if permutation is None else permutation)
     if any(axis >= rank for axis in order):
-        raise ValueError(f"{kind}: the permutation {order} names axes that the shape {t.shape} has not.")
+        raise ValueError(f"{kind}: the permutation {order} names axes that {t!r} has not.")
     order = tuple([axis + rank if axis < 0 else axis for axis in order]) or tuple(reversed(range(rank)))
     if sorted(order) != list(range(rank)):
-        raise popart_exception(f"{kind}: {order} is no permutation of the {rank} axes of {t.shape}.")
+        raise popart_exception(f"{kind}: {order} is no permutation of the {rank} axes of {t!r}.")
     shape = tuple([t.shape[axis] for axis in order])
     return _build.emit(graph, kind, (t,), shape, t.dtype, {"permutation": order}, t.name + "_T")
 
@@ -141,14 +139,14 @@ def _concat(kind: str, ts: Iterable[Tensor], axis: int) -> Tensor:
     if not ts:
         raise ValueError(f"{kind}: there must be at least one tensor.")
     if any(t.dtype is not ts[0].dtype for t in ts):
-        raise TypeError("{}: the dtypes {} differ.".format(kind, " and ".join(t.dtype.name for t in ts)))
+        raise TypeError("{}: the dtypes of {} differ.".format(kind, " and ".join(map(repr, ts))))
     axis = _build.as_axis(kind, "axis", axis, ts[0])
     lead, tail = ts[0].shape[:axis], ts[0].shape[axis + 1 :]
     if any(
         t.shape[:axis] != lead or t.shape[axis + 1 :] != tail or len(t.shape) != len(ts[0].shape) for t in ts
     ):
-        listed = " and ".join(str(t.shape) for t in ts)
-        raise popart_exception(f"{kind}: the shapes {listed} differ elsewhere than on axis {axis}.")
+        listed = " and ".join(map(repr, ts))
+        raise popart_exception(f"{kind}: the shapes of {listed} differ elsewhere than on axis {axis}.")
     shape = lead + (sum(t.shape[axis] for t in ts),) + tail
     return _build.emit(graph, kind, ts, shape, ts[0].dtype, {"axis": axis}, "concat_out")
 
@@ -192,19 +190,17 @@ def split(t: Tensor, splits: Union[int, List[int]], axis: int = 0) -> List[Tenso
     graph = _build.checked("split", t=t)
     axis = _build.as_int("split", "axis", axis)
     if not -len(t.shape) <= axis < len(t.shape):
-        raise IndexError(f"split: axis {axis} is out of range for the shape {t.shape}.")
+        raise IndexError(f"split: axis {axis} is out of range for {t!r}.")
     axis %= len(t.shape)
     length = t.shape[axis]
     if hasattr(splits, "__iter__"):
         sizes = _build.as_ints("split", "splits", splits)
         if sum(sizes) != length or any(n < 0 for n in sizes) or not sizes:
-            raise popart_exception(
-                f"split: the lengths {list(sizes)} do not add up to axis {axis} of {t.shape}."
-            )
+            raise popart_exception(f"split: the lengths {list(sizes)} do not add up to axis {axis} of {t!r}.")
     else:
         parts = _build.as_int("split", "splits", splits)
         if parts < 1 or length % parts:
-            raise ValueError(f"split: axis {axis} of {t.shape} has no {parts} equal parts.")
+            raise ValueError(f"split: axis {axis} of {t!r} has no {parts} equal parts.")
         sizes = (length // parts,) * parts
     results = [
         (f"{t.name}_split_{i}", t.shape[:axis] + (n,) + t.shape[axis + 1 :], t.dtype, ())
@@ -238,7 +234,7 @@ def _slice(kind: str, t: Tensor, start: Bounds, stop: Bounds, step: Bounds, axis
         return t
     count = max(len(values) for values in lists.values())
     if any(len(values) != count for values in lists.values()):
-        raise ValueError(f"{kind}: the lengths of start, stop, step and axis differ: {given}.")
+        raise ValueError(f"{kind}: the lengths of start, stop, step and axis for {t!r} differ: {given}.")
     axes = lists.get("axis", range(count))
     nothing = [None] * count
     slices = [builtins.slice(0, n, 1) for n in t.shape]
@@ -246,7 +242,9 @@ def _slice(kind: str, t: Tensor, start: Bounds, stop: Bounds, step: Bounds, axis
         a = _build.as_axis(kind, "axis", a, t)
         first, last, stride = [b if b is None else _build.as_int(kind, "a bound", b) for b in bounds]
         if stride not in (None, 1, -1):
-            raise popart_exception(f"{kind}: the step must be 1 or -1, not {stride}; see ops.subsample.")
+            raise popart_exception(
+                f"{kind}: the step along axis {a} of {t!r} must be 1 or -1, not {stride}; see ops.subsample."
+            )
         first, last, stride = builtins.slice(first, last, stride).indices(t.shape[a])
         slices[a] = builtins.slice(first, None if last < 0 else last, stride)
     shape = tuple([len(range(*s.indices(n))) for s, n in zip(slices, t.shape)])
@@ -309,9 +307,9 @@ def subsample(t: Tensor, strides: Union[int, Iterable[int]]) -> Tensor:
         strides = [_build.as_int("subsample", "strides", strides)]
     steps = _build.as_ints("subsample", "strides", strides)
     if len(steps) > len(t.shape):
-        raise ValueError(f"subsample: {list(steps)} has more entries than the shape {t.shape}.")
+        raise ValueError(f"subsample: {list(steps)} has more entries than {t!r} has axes.")
     if any(n < 1 for n in steps):
-        raise popart_exception(f"subsample: the strides must be positive, not {list(steps)}.")
+        raise popart_exception(f"subsample: the strides for {t!r} must be positive, not {list(steps)}.")
     steps += (1,) * (len(t.shape) - len(steps))
     shape = tuple([-(-n // step) for n, step in zip(t.shape, steps)])
     return _build.emit(graph, "subsample", (t,), shape, t.dtype, {"strides": steps})
@@ -331,11 +329,11 @@ def _window(
     """The attributes and the shape of a window into `t`, and what is wrong with it."""
     attrs = {"axes": _build.as_ints(kind, "axes", axes), "sizes": _build.as_ints(kind, "sizes", sizes)}
     if len(attrs["axes"]) != len(attrs["sizes"]):
-        raise popart_exception(f"{kind}: axes and sizes differ in length: {attrs}.")
+        raise popart_exception(f"{kind}: axes and sizes for {t!r} differ in length: {attrs}.")
     shape, fault = list(t.shape), None
     for axis, size in zip(attrs["axes"], attrs["sizes"]):
         if not 0 <= axis < len(t.shape) or size < 0:
-            raise popart_exception(f"{kind}: {attrs} do not fit the shape {t.shape}.")
+            raise popart_exception(f"{kind}: {attrs} do not fit {t!r}.")
         if size > t.shape[axis]:
             fault = "the sizes {} exceed the shape {}".format(attrs["sizes"], t.shape)
         shape[axis] = size

@@ -50,7 +50,7 @@ def _pool(
     if spatial < 1 or any(length != spatial for length in lengths):
         raise popart_exception(
             f"{kind}: kernel_size {kernel}, stride {stride}, padding {padding}, dilation {dilation}, out_pads "
-            f"{out_pads} or in_dilations {in_dilations} do not fit the {spatial} spatial axes of {t.shape}."
+            f"{out_pads} or in_dilations {in_dilations} do not fit the {spatial} spatial axes of {t!r}."
         )
     fault = None
     if any(n != 1 for n in dilation + in_dilations) or any(out_pads):
@@ -64,7 +64,7 @@ def _pool(
     counts = window_counts(sizes, spans, steps, padding, bool(ceil_mode))
     counts = tuple([n + out_pads[i] + out_pads[i + spatial] for i, n in enumerate(counts)])
     if any(n < 1 for n in counts):
-        raise popart_exception(f"{kind}: the kernel {kernel} does not fit into {t.shape}.")
+        raise popart_exception(f"{kind}: the kernel {kernel} does not fit into {t!r}.")
     if ceil_mode:  # the last step may need more padding behind
         extra = [
             max(0, (count - 1) * s + span - n - padding[i] - padding[i + spatial])

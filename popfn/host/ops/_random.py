@@ -55,8 +55,12 @@ def shaped_dropout(t: Tensor, seed_tensor: Tensor, shape: Iterable[int], ratio: 
     graph = _build.checked("shaped_dropout", t=t, seed_tensor=seed_tensor)
     shape = _as_shape("shaped_dropout", shape)
     ratio = _build.as_float("shaped_dropout", "ratio", ratio)
-    if _build.broadcast("shaped_dropout", t.shape, shape) != t.shape:
-        raise popart_exception(f"shaped_dropout: the shape {shape} does not broadcast to {t.shape}.")
+    try:
+        fits = _build.broadcast_shapes(t.shape, shape) == t.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise popart_exception(f"shaped_dropout: the shape {shape} does not broadcast to that of {t!r}.")
     fault = _seed_fault(seed_tensor) or _dropout_fault(t, ratio)
     attrs = {"shape": shape, "ratio": ratio}
     return _build.emit_like(graph, "shaped_dropout", (t, seed_tensor), attrs, "shapeddropout_out", fault)

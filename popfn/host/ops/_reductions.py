@@ -160,7 +160,7 @@ def cumsum(t: Tensor, dim: Optional[int] = 0) -> Tensor:
         raise TypeError("cumsum: dim must be an int, not None.")
     axis = _build.wrapped(int(dim), len(t.shape))
     if not 0 <= axis < len(t.shape):
-        raise popart_exception(f"cumsum: dim {dim} is out of range for the shape {t.shape}.")
+        raise popart_exception(f"cumsum: dim {dim} is out of range for {t!r}.")
     return _build.emit_like(graph, "cumsum", (t,), {"axis": axis})
 
 
@@ -311,11 +311,9 @@ def topk(
     graph = _build.checked("topk", t=t)
     k, axis = _build.as_int("topk", "k", k), _build.as_int("topk", "axis", axis)
     if not 0 <= axis < len(t.shape):
-        raise popart_exception(
-            f"topk: axis {axis} is out of range for the shape {t.shape}; it counts from 0."
-        )
+        raise popart_exception(f"topk: axis {axis} is out of range for {t!r}; it counts from 0.")
     if not 0 <= k <= t.shape[axis]:
-        raise popart_exception(f"topk: there are no {k} elements along axis {axis} of {t.shape}.")
+        raise popart_exception(f"topk: there are no {k} elements along axis {axis} of {t!r}.")
     if not sorted:
         warnings.warn("topk: sorted=False is not supported; the elements are sorted.", stacklevel=2)
     shape = t.shape[:axis] + (k,) + t.shape[axis + 1 :]

@@ -51,7 +51,7 @@ def interpolate(
         if value not in known:
             raise ValueError("interpolate: {} must be one of {}, not {!r}.".format(name, ", ".join(known), value))
     if len(scales) != len(t.shape):
-        raise popart_exception(f"interpolate: the shape {t.shape} needs {len(t.shape)} scales, not {scales}.")
+        raise popart_exception(f"interpolate: {t!r} needs {len(t.shape)} scales, not {scales}.")
     shape = tuple([int(n * scale) for n, scale in zip(t.shape, scales)])
     fault = None
     if coordinate_transformation_mode == "tf_crop_and_resize":

@@ -35,6 +35,8 @@ def host_load(h2d_stream: HostToDeviceStream, name: Optional[str] = None) -> Ten
 def host_store(d2h_stream: DeviceToHostStream, t: Tensor) -> None:
     """Write `t` as the next tensor of a stream to the host.
 
+    What no store of a run reaches in the host's array keeps its value; see `Session.run`.
+
     Raises:
         TypeError: If `d2h_stream` is no device-to-host stream, or `t` no Tensor.
         ValueError: If `t` has another shape or dtype than the stream, or one belongs elsewhere.
