@@ -3,7 +3,7 @@
 import numbers
 import reprlib
 import warnings
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Union
 
 import numpy as np
 
@@ -27,6 +27,21 @@ _TAKE_FLOAT8 = frozenset(
     "reshape reshape_ scatter slice slice_ split subsample transpose transpose_ where".split()
 )
 _told: Set[str] = set()  # the devices that a notice was given for
+
+
+class _Transfers(Sequence[np.ndarray]):
+    """The tensors of a stream's transfers, views of one array that are made when they are asked for."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return _Transfers(self._array[i])
+        return self._array[i, ...]
 
 
 _SHORT = reprlib.Repr()  # shows data in errors
@@ -156,8 +171,8 @@ class Session:
         self._check_attached("run")
         inputs, outputs = inputs or {}, outputs or {}
         if self._fit(inputs, self._inputs) and self._fit(outputs, self._outputs):
-            read = {stream: [array] for stream, array in inputs.items()}
-            written = {stream: [array] for stream, array in outputs.items()}
+            read: Dict[Any, Sequence[np.ndarray]] = {stream: [array] for stream, array in inputs.items()}
+            written: Dict[Any, Sequence[np.ndarray]] = {stream: [array] for stream, array in outputs.items()}
         else:
             self._check_streams("input", inputs, self._inputs)
             arrays = {stream: self._as_array(stream, data, downcast_inputs) for stream, data in inputs.items()}
@@ -247,7 +262,7 @@ class Session:
         axes = [f"{n} transfers" for n in self._lead] + [f"{n} replicas" for n in self._replicas]
         return ", ".join(axes + ["the axes of the stream"])
 
-    def _transfers(self, kind: str, stream: Stream, array: np.ndarray) -> List[np.ndarray]:
+    def _transfers(self, kind: str, stream: Stream, array: np.ndarray) -> Sequence[np.ndarray]:
         """Split an array into the tensors of its transfers."""
         dtype = stream.dtype.as_numpy()
         if kind == "output" and not array.flags.writeable:
@@ -264,7 +279,7 @@ class Session:
         shape = self._replicas + stream.shape
         if not self._lead:
             return [array.reshape(shape)]
-        return [array[i : i + 1].reshape(shape) for i in range(array.shape[0])]
+        return _Transfers(array.reshape((len(array),) + shape))
 
     # Weights
 

@@ -59,16 +59,17 @@ def main(inputs=None, state=None, device="cpu"):
 MAIN_OF_PARTS = '''
 def cut(x, stream, transfers, parts, axis, reverse):
     """An array in parts along an axis, as the stream takes them; the rest is not read."""
-    x = np.reshape(x, (*x.shape[:axis], parts, -1, *x.shape[axis + 1:])) if parts > 1 else x
-    x = np.moveaxis(x, axis, 0).reshape(parts, *stream.shape)[::-1 if reverse else 1]
+    if parts > 1:
+        x = np.moveaxis(np.reshape(x, (*x.shape[:axis], parts, -1, *x.shape[axis + 1:])), axis, 0)
+    x = np.reshape(x, (parts, *stream.shape))[::-1 if reverse else 1]
     rest = np.zeros((transfers - parts, *stream.shape), x.dtype)
-    return np.concatenate([x, rest]) if transfers > 1 else x[0]
+    return np.concatenate([x, rest]) if transfers > 1 else x[0, ...]
 
 
 def join(x, transfers, parts, axis, reverse):
     """The array that the parts of a stream are."""
     x = x[:parts][::-1 if reverse else 1] if transfers > 1 else x[None]
-    return np.concatenate(x, axis) if parts > 1 else x[0]
+    return np.concatenate(x, axis) if parts > 1 else x[0, ...]
 
 
 def main(inputs=None, state=None, device="cpu"):
@@ -321,7 +322,8 @@ class _Writer:
             whole = target.replace(" ", UNBROKEN) if len(target) < WIDTH // 2 else f"({target})"
             self.statement(f"{target} = {expr.text}" if set(names) != {"_"} else expr.text, line,
                            f"{whole}{EQUALS}{expr.text}" if set(names) != {"_"} else None)
-        elif result is None or isinstance(result, (tuple, list)) or id(result) not in self.uses and id(result) not in self.names:
+        elif result is None or isinstance(result, (tuple, list)) or (
+                id(result) not in self.uses and id(result) not in self.names):
             self.statement(expr.text, line)
         elif id(result) in self.wishes or self.uses.get(id(result), 0) != 1 or len(expr.text) > INLINE or \
                 call.callee in DECLARATIONS or call.callee == "create_graph":

@@ -77,7 +77,7 @@ class Stored(NamedTuple):
         if self.aval.memory == DEVICE:
             return {self.variables[0]: x}
         rows = np.ascontiguousarray(x).reshape(len(self.variables), *self.variables[0].shape)
-        return {v: np.ascontiguousarray(row) for v, row in zip(self.variables, rows)}
+        return {v: rows[i, ...].copy() for i, v in enumerate(self.variables)}
 
     def read(self, data: Dict[Any, np.ndarray]) -> np.ndarray:
         """The leaf for the variables' values."""

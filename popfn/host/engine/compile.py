@@ -13,7 +13,9 @@ import numpy as np
 from popfn.host.engine.batching import is_state
 from popfn.host.engine.plan import Facts, callees, plan_graph
 from popfn.host.engine.program import Journal, Pool, Program
+from popfn.host.engine.ranges import offsets_within
 from popfn.host.engine.replicas import Expansion
+from popfn.host.engine.transfer import REMOTE
 from popfn.host.engine.writer import Writer
 from popfn.host.tensor import Shard, Tensor
 
@@ -36,8 +38,9 @@ class Executable:
     def run(self, inputs: Mapping[Any, Sequence[np.ndarray]], outputs: Mapping[Any, Sequence[np.ndarray]]) -> None:
         """Run the program once. If it raises, the variables on the device and remote memory are as they were.
 
-        But an interrupt from the keyboard while the variables are being written, at the end, may leave part of them
-        new.
+        But if it is interrupted, what it stored in remote memory stays there, where all offsets are known to be in
+        range; and an interrupt from the keyboard while the variables are being written, at the end, may leave part
+        of them new.
 
         Args:
             inputs: For each stream that the program loads, the tensors in order: C-contiguous arrays of the stream's
@@ -92,6 +95,8 @@ def _compile(ir: Any) -> Executable:
         main_graph, states = expansion.main_graph, expansion.states
         program = Program(replicas, frozenset(expansion.buffers), frozenset(expansion.uneven))
     graphs = _callees_first(main_graph)
+    program.within = offsets_within(main_graph)
+    program.may_fail = any(_may_fail(op, program) for graph in graphs for op in graph.ops)
     depth = dict.fromkeys(graphs, 0)
     by_reference: Dict[Any, Set[int]] = {graph: set() for graph in graphs}
     for graph in reversed(graphs):
@@ -108,6 +113,13 @@ def _compile(ir: Any) -> Executable:
     storage = {t: _storage(program, t, states) for t in ir.main_graph.tensors if is_state(t)}
     source, main = program.finish()
     return Executable(source, main, storage, program.journal)
+
+
+def _may_fail(op: Any, program: Program) -> bool:
+    """Whether a run may find an op to be at fault."""
+    if op.kind in REMOTE:
+        return op not in program.within
+    return op.kind == "conditional" and program.replicas > 1
 
 
 def _storage(program: Program, t: Any, states: Dict[Tensor, Any]) -> np.ndarray:

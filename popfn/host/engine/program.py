@@ -4,7 +4,7 @@ import itertools
 import keyword
 import math
 import re
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from popfn.host.kernels.layout import Shape, c_strides, canonical_strides, is_co
 from popfn.host.tensor import Variable
 
 # Names that the program's own must differ from.
-_RESERVED = frozenset([*keyword.kwlist, *dir(np), "cycle", "main", "range"])
+_RESERVED = frozenset([*keyword.kwlist, *dir(np), "chain", "main", "range", "repeat"])
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -123,6 +123,8 @@ class Program:
         self.remotes: Dict[Any, Memory] = {}
         self.callables: Dict[Any, str] = {}  # the names of graphs and streams
         self.journal = Journal()
+        self.within: Set[Any] = set()  # the ops on remote buffers whose offsets are in range whatever happens
+        self.may_fail = True  # whether a run may find a fault, after which remote memory has to be as it was
         self.keeper: Optional[str] = None  # the name of its function `keep`, if it is used
 
     def unique(self, wanted: str) -> str:
@@ -217,10 +219,11 @@ class Program:
         """Make the buffers and views, and run the module's text."""
         for buffer in self.buffers:
             buffer.array = _aligned(np.empty, buffer.size)
-        names = dict(self.names, cycle=itertools.cycle, ndarray=np.ndarray, **self.functions)
+        names = dict(self.names, chain=itertools.chain, repeat=itertools.repeat, ndarray=np.ndarray, **self.functions)
         for name, x in self.bound.items():
             names[name] = np.ndarray(x.shape, x.dtype, _bytes(x.memory.array), x.offset, x.strides)
-        imports = "from itertools import cycle\nfrom numpy import {}\n".format(", ".join(sorted(self.functions)))
+        used = ", ".join(sorted(self.functions))
+        imports = f"from itertools import chain, repeat\nfrom numpy import {used}\n"
         source = imports + "\n".join(self.lines) + "\n"
         exec(compile("\n".join(["", "", *self.lines, ""]), "<popfn.host program>", "exec"), names)
         return source, names["main"]

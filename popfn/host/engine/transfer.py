@@ -63,10 +63,10 @@ def write_remote_store(s: Any) -> None:
     copy = s.function("copyto")
     for x, entry, replica in _entries(s, t, offset):
         if replica is None or not taking:
-            s.line(f"{copy}({s.keeper()}({entry}), {x.name}{'' if replica is not None else where})")
+            s.line(f"{copy}({s.kept(entry)}, {x.name}{'' if replica is not None else where})")
         else:
             with s.block(f"if {taking[0].name}.item({replica}):"):
-                s.line(f"{copy}({s.keeper()}({entry}), {x.name})")
+                s.line(f"{copy}({s.kept(entry)}, {x.name})")
 
 
 def _entries(s: Any, t: Operand, offset: Operand) -> Iterator[Tuple[Operand, str, Optional[int]]]:
@@ -81,14 +81,18 @@ def _entries(s: Any, t: Operand, offset: Operand) -> Iterator[Tuple[Operand, str
         return
     entries = (buffer.entries,) + shape
     whole = s.writer.operand(memory, entries, dtype, c_strides(entries, dtype.itemsize), 0)
-    check = s.bind("entry", entry_check(s.op))
+    check = None if s.op in s.writer.program.within else s.bind("entry", entry_check(s.op))
+
+    def checked(i: str) -> str:
+        return i if check is None else f"{check}({i})"
+
     # The ellipsis makes a view of an entry that is a scalar too.
     count = math.prod(offset.shape)
     if count == 1:
-        yield t, f"{whole.name}[{check}({offset.name}.item()), ...]", None
+        yield t, f"{whole.name}[{checked(offset.name + '.item()')}, ...]", None
         return
     for i in range(count):
-        place = f"{check}({offset.name}.item({i}))" + (f", {i}" if lead else "")
+        place = checked(f"{offset.name}.item({i})") + (f", {i}" if lead else "")
         x = s.row(t, i) if len(t.shape) > len(buffer.tensor_shape) else t
         yield x, f"{whole.name}[{place}, ...]", i
 

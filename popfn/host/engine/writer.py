@@ -131,12 +131,14 @@ class Site:
         """The memory of a remote buffer."""
         return self.writer.program.remote(buffer)
 
-    def keeper(self) -> str:
-        """The name of the function that keeps an entry of remote memory for the case that the run fails."""
+    def kept(self, entry: str) -> str:
+        """The expression of an entry of remote memory, whose old value is kept if the run may fail."""
         program = self.writer.program
+        if not program.may_fail:
+            return entry
         if program.keeper is None:
             program.keeper = program.bind("kept", program.journal.keep)
-        return program.keeper
+        return f"{program.keeper}({entry})"
 
     def bind(self, wanted: str, value: Any) -> str:
         """Bind any value."""
@@ -215,7 +217,8 @@ class Writer:
             if stream in self.program.uneven:
                 self.line(f"{name} = {self.program.bind('uneven', Uneven)}({arrays})")
             else:
-                self.line(f"{name} = cycle({arrays}).__next__")
+                # One after the other, and from the first again; `cycle` would keep all that it has seen.
+                self.line(f"{name} = chain.from_iterable(repeat({arrays})).__next__")
 
     def _write_guarded(self) -> None:
         """Write the steps so that variables which they modify early get their values back if a later one raises."""

@@ -17,6 +17,7 @@ from jax import lax
 from popfn.host.engine import xla_collectives, xla_faults, xla_parts
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
+from popfn.host.engine.ranges import offsets_within
 from popfn.host.engine.stores import store_counts
 from popfn.host.engine.variance import collective_in
 from popfn.host.engine.xla_sharing import StandIn, stand_in
@@ -41,6 +42,7 @@ class Facts:
         self.calls: Dict[Any, int] = {}  # how many ops call a graph
         self.numbers: Dict[Any, int] = {}  # of the ops that may find something wrong with a run
         self.stores = store_counts(main)
+        self.within = offsets_within(main)  # the ops on remote buffers whose offsets are in range whatever happens
         self._effects: Dict[Any, Dict[Any, None]] = {}
         self._works: Dict[Any, int] = {}
         self._stand_ins: Dict[Any, Optional[StandIn]] = {}
@@ -71,7 +73,9 @@ class Facts:
                 elif op.kind in xla_faults.REMOTE:
                     found["remote", op.attrs["buffer"]] = None
                     offset = op.inputs[-1]
-                    if not xla_faults.is_within(op, offset.data if isinstance(offset, Constant) else None):
+                    if op not in self.within and not xla_faults.is_within(
+                        op, offset.data if isinstance(offset, Constant) else None
+                    ):
                         found[xla_faults.KEY] = None
                 elif self.must_agree(op):
                     found[xla_faults.KEY] = None
@@ -448,7 +452,7 @@ class Tracing:
     def offset(self, op: Any, env: Dict[Any, Any]) -> Value:
         """The offset of an op on a remote buffer. It is checked unless it is known."""
         value = self.read(op.inputs[-1], env)
-        if xla_faults.is_within(op, value.array):
+        if op in self.facts.within or xla_faults.is_within(op, value.array):
             return value
         xla_faults.note_offset(self, op, value)
         return value if self.is_abstract else Value(jnp.asarray(value.array), value.mapped)
