@@ -32,6 +32,7 @@ from .memory import (
     tied,
     wholes,
     with_own_entries,
+    with_plain_control,
     with_results_near,
     with_state_stored,
 )
@@ -85,7 +86,7 @@ def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0)
         raise InputError(message("this jaxpr was parsed without its constants",
                                  "way out: parse_jaxpr(text, constants)", at=user_source(2)))
     state = signature.state
-    jaxpr, cut_loads, cut_stores = placed(with_results_near(jaxpr, state), state)
+    jaxpr, cut_loads, cut_stores = placed(with_plain_control(with_results_near(jaxpr, state)), state)
     jaxpr, written = with_state_stored(with_own_entries(with_handles(jaxpr)), state)
     layout = Layout(jaxpr)
     for new, old in written.items():

@@ -49,7 +49,7 @@ def made_in_place(jaxpr: Jaxpr) -> Dict[Atom, Eqn]:
             known = not isinstance(row, Var) or row in jaxpr.inputs or row in jaxpr.constvars or any(
                 row in eqn.outputs for eqn in jaxpr.eqns[:m])
             others = [eqn for eqn in jaxpr.eqns if eqn is not write and not same.isdisjoint(eqn.inputs)
-                      and not set(eqn.outputs) <= same]
+                      and not (eqn.outputs and set(eqn.outputs) <= same)]
             if known and not others and not any(buffer in touched(eqn, Access) for eqn in jaxpr.eqns[m:n]):
                 found[value] = write
         return found

@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..trace.aval import DEVICE, REMOTE, Aval, Shape
+from ..trace.aval import DEVICE, REMOTE, Aval, Shape, bool_
 from ..trace.errors import LoweringError, located
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.prims import cut, join, place
+from ..trace.prims.binary import Gt
 from ..trace.prims.memory import Parts, Place
 from ..trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
-from ..trace.tracer import aval_of, bind
+from ..trace.tracer import aval_of, bind, literal
 from ..transforms.bodies import Subgraph, is_far, is_remote, rebuilt
-from ..transforms.call import Call
+from ..transforms.cond import Cond
+from ..transforms.loop import While
 from ..transforms.replay import inline, with_jaxprs
 from ..transforms.scan import Scan
 
@@ -164,6 +166,28 @@ def same_entries(eqn: Eqn) -> List[Tuple[Atom, Var]]:
     return [(a, v) for a, v in pairs if is_far(v)]
 
 
+def with_plain_control(jaxpr: Jaxpr) -> Jaxpr:
+    """The program, where control flow over far values is made of what is lowered: scans, and choices of two."""
+    def change(eqn: Eqn) -> Sequence[Eqn]:
+        primitive = eqn.primitive
+        if not any(map(is_far, (*eqn.inputs, *eqn.outputs))):
+            return [eqn]
+        if isinstance(primitive, While):
+            try:
+                return [eqn._replace(primitive=primitive.bounded())]
+            except LoweringError as e:
+                raise located(e, eqn.source) from None
+        if isinstance(primitive, Cond) and len(primitive.branches) > 2:
+            index = eqn.inputs[0]
+            is_high = Var(Aval((), bool_))
+            middle = literal(len(primitive.branches) // 2 - 1, index.aval)
+            low, high = (rewritten(j, change) for j in primitive.halves())
+            return [Eqn(Gt(), (index, middle), (is_high,), eqn.source),
+                    eqn._replace(primitive=Cond((low, high)), inputs=(is_high, *eqn.inputs))]
+        return [eqn]
+    return rewritten(jaxpr, change)
+
+
 def with_own_entries(jaxpr: Jaxpr) -> Jaxpr:
     """The program, where whatever has entries of its own is made there.
 
@@ -217,9 +241,13 @@ def by_entries(jaxpr: Jaxpr, layout: Layout) -> Jaxpr:
         far = [a for a in (x, *eqn.outputs) if isinstance(a, Var) and is_far(a)]
         if not far or layout.count(far[0]) == 1:
             return [eqn]
-        new = eqn._replace(primitive=Call(move(x.aval, eqn.primitive.memory, layout.entry_shape(far[0]))))
-        layout.tie_graphs(new)
-        return [new]
+        loop = move(x.aval, eqn.primitive.memory, layout.entry_shape(far[0]))
+        same: Dict[Atom, Any] = {loop.inputs[0]: x, loop.outputs[0]: eqn.outputs[0]}
+        eqns = [Eqn(e.primitive, tuple([same.get(a, a) for a in e.inputs]),
+                    tuple([same.get(v, v) for v in e.outputs]), eqn.source) for e in loop.eqns]
+        for e in eqns:
+            layout.tie_graphs(e)
+        return eqns
     return rewritten(jaxpr, change)
 
 

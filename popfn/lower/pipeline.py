@@ -43,7 +43,7 @@ def stages(scan: Scan) -> Stages:
         loaded, stored = [], []
         for k, v in enumerate(body.inputs[start:], start):
             uses = [eqn for eqn in eqns if v in eqn.inputs]
-            if is_far(v) and v not in outputs and all(
+            if uses and is_far(v) and v not in outputs and all(
                     isinstance(eqn.primitive, Place) and eqn.primitive.memory == DEVICE for eqn in uses):
                 near = Var(v.aval.at(DEVICE))
                 same: Dict[Atom, Atom] = {eqn.outputs[0]: near for eqn in uses}

@@ -44,6 +44,7 @@ def placed(jaxpr: Jaxpr, state: Sequence[int]) -> Placed:
     """
     def held(jaxpr: Jaxpr) -> Jaxpr:
         placing = _Placing(jaxpr)
+        placing.place_operands()
         placing.place_results(())
         return placing.finished()
 
@@ -52,6 +53,7 @@ def placed(jaxpr: Jaxpr, state: Sequence[int]) -> Placed:
         return [eqn if new is eqn.primitive else eqn._replace(primitive=new)]
     jaxpr = rewritten(with_loops_in_sight(jaxpr), change)
     placing = _Placing(jaxpr)
+    placing.place_operands()
     placing.place_results(range(len(state), len(jaxpr.outputs)))
     stores = placing.streamed
     placing = _Placing(placing.finished())
@@ -163,6 +165,25 @@ class _Placing:
         """Whether a use is that of a serialised loop, which takes one part in each step."""
         i, k = use
         return is_serial(self.jaxpr.eqns[i]) and k >= self.scan(i).num_consts + self.scan(i).num_carry
+
+    # ------------------------------------------------------------------ operands of loops
+    def place_operands(self) -> None:
+        """Let serialised loops take parts of values in remote memory as they lie there, not of the whole on the device.
+
+        Such wholes come from derivatives: the cotangent of what was put into remote memory part by part.
+        """
+        made = {v: i for i, eqn in enumerate(self.jaxpr.eqns) for v in eqn.outputs}
+        for i, loop in self.loops.items():
+            for k, a in enumerate(self.jaxpr.eqns[i].inputs):
+                cut = self.jaxpr.eqns[made[a]] if a in made and self.takes_parts((i, k)) else None
+                if cut is None or not isinstance(cut.primitive, Cut) or cut.primitive.axis or cut.primitive.memory:
+                    continue
+                whole = cut.inputs[0]
+                load = self.jaxpr.eqns[made[whole]] if whole in made else None
+                if load is not None and isinstance(load.primitive, Place) and load.inputs[0].aval.memory == REMOTE:
+                    parts = self.behind.setdefault(made[a], Eqn(  # type: ignore[index]
+                        cut.primitive, load.inputs, (Var(a.aval.at(REMOTE)),), cut.source))
+                    loop.operands[k] = parts.outputs[0]
 
     # ------------------------------------------------------------------ results of loops
     def place_results(self, results: Sequence[int]) -> None:

@@ -194,9 +194,10 @@ class _File:
         writer = _Writer(self, main, "        ")
         named: Dict[int, str] = {}
         for e in variables:
-            for k, v in enumerate(e.handle):
-                named[id(v)] = e.name
-                writer.define(v, e.name if len(e.handle) == 1 else f"{e.name}_{k}")
+            named.update((id(v), e.name) for v in e.handle)
+            writer.define(e.handle[0], e.name)
+            if len(e.handle) > 1:
+                writer.rows.update((id(v), e) for v in e.handle)
         for e in (*loads, *stores):
             named[id(e.handle)] = e.name
             writer.define(e.handle, f"{e.name}_stream")
@@ -214,9 +215,10 @@ class _File:
                  "    with ir.main_graph, popxl.in_sequence():", *writer.lines]
 
         def item(e: Entry) -> str:
-            handles = e.handle if isinstance(e.handle, tuple) else (e.handle,)
-            texts = [writer.names[id(x)] for x in handles]
-            value = f"({f',{UNBROKEN}'.join(texts)},)" if isinstance(e.handle, tuple) and in_parts else texts[0]
+            first = e.handle[0] if isinstance(e.handle, tuple) else e.handle
+            value = writer.names[id(first)]
+            if isinstance(e.handle, tuple) and len(e.handle) == 1 and in_parts:
+                value = f"[{value}]"
             shape = str(e.aval.shape).replace(" ", UNBROKEN)
             return f'"{e.name}":{UNBROKEN}({shape},{UNBROKEN}{value})' if in_parts else f'"{e.name}":{UNBROKEN}{value}'
         for title, rows in (("loads", loads), ("variables", variables), ("stores", stores)):
@@ -236,6 +238,7 @@ class _Writer:
         self.uses: Dict[int, int] = {}
         self.pending: List[Pending] = []
         self.scalars: Dict[int, Call] = {}  # constants that are written where they are used
+        self.rows: Dict[int, Entry] = {}  # variables of a leaf that has several
         self.line: Optional[str] = None
         self.block: Optional[Block] = None
         self.count(body.outputs)
@@ -313,8 +316,11 @@ class _Writer:
     def call(self, call: Call) -> None:
         """Write a call, or leave its expression to the next one."""
         line = place(call.source)
-        expr = self.called(call, line)
         result = call.result
+        if id(result) in self.rows:
+            self.variables(call, self.rows[id(result)])
+            return
+        expr = self.called(call, line)
         if isinstance(result, (tuple, list)) and result:
             base = base_name(call, self)
             names = [self.define(t, self.wishes.get(id(t), base)) if id(t) in self.uses else "_" for t in result]
@@ -330,6 +336,17 @@ class _Writer:
             self.assign(result, base_name(call, self), expr, line)
         else:
             self.pending.append(Pending(result, base_name(call, self), expr, line))
+
+    def variables(self, call: Call, entry: Entry) -> None:
+        """Write all remote variables of a leaf at the first of them."""
+        if call.result is not entry.handle[0]:
+            return
+        data, buffer, _, *rest = call.args
+        before, after = ([self.expr(v, {}).text for v in some] for some in ((data, buffer), rest))
+        args = ", ".join([*before, "i", *after])
+        name = self.names[id(call.result)]
+        text = f'[popxl.remote_variable({args}, name=f"{entry.name}_{{i}}") for i in range({len(entry.handle)})]'
+        self.statement(f"{name} = {text}", None, f"{name}{EQUALS}{text}")
 
     def assign(self, value: Any, base: str, expr: Expr, line: Optional[str]) -> None:
         """Write `name = expression`."""
