@@ -34,6 +34,10 @@ REASONS: Dict[Tuple[str, str], str] = {
     ("pullback", "eval"): "only its transpose is known",
     ("pullback", "jvp"): "only its transpose is known",
     ("pullback", "lower"): "only its transpose is known",
+    ("remote_read", "batch"): "the lanes would meet in one buffer",
+    ("remote_read", "lower"): "lower.build knows the buffer",
+    ("remote_write", "batch"): "the lanes would meet in one buffer",
+    ("remote_write", "lower"): "lower.build knows the buffer",
     ("stop_gradient", "transpose"): "its tangent is zero",
     ("while", "transpose"): "its number of steps is not known; with max_steps it is a scan",
 }

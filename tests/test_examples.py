@@ -1,9 +1,12 @@
-"""The examples, and the program in the README, run."""
+"""The examples, and the programs in the README and in the pages of docs/, run."""
+import contextlib
+import io
 import re
 import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +61,88 @@ def test_curvature_finds_the_largest_eigenvalues(capsys):
     found = example("curvature", "--count", "2")
     assert len(found) == 2 and found[0] >= found[1] > 0.3
     assert capsys.readouterr().out.count("2410 parameters, curvatures") == 3
+
+
+def test_serialised_digits_are_equal_in_all_io_modes(capsys):
+    losses = example("serialised_digits", "--epochs", "2", "--steps", "4")
+    out = capsys.readouterr().out
+    assert list(losses) == ["compute", "io", "io_overlapped", "whole"]
+    np.testing.assert_array_equal(losses["compute"], losses["io"])
+    np.testing.assert_array_equal(losses["compute"], losses["io_overlapped"])
+    np.testing.assert_allclose(losses["compute"], losses["whole"], rtol=1e-5)
+    assert losses["whole"].shape == (28,) and losses["whole"][-1] < 0.5 * losses["whole"][0]
+    assert [*map(int, re.findall(r"(\d+) host transfers?", out))] == [4, 4, 4, 1]
+    assert "4 x f32[4,32,128]@remote" in out and 'h2d_stream((32, 64), popxl.float32, name="x")' in out
+    assert "compute, io, io_overlapped: all 28 losses are equal, bit for bit" in out
+
+
+@pytest.mark.parametrize("residuals, buffers", [("recompute", ["(64, 64), popxl.float32", "(64,), popxl.int32"]),
+                                                ("device", [])])
+def test_serialised_digits_take_other_residuals(residuals, buffers, capsys):
+    losses = example("serialised_digits", "--epochs", "1", "--steps", "2", "--io-mode", "io", "--residuals", residuals)
+    np.testing.assert_allclose(losses["io"], losses["whole"], rtol=1e-5)
+    assert re.findall(r"remote_buffer\((.*), 2\)", capsys.readouterr().out) == buffers
+
+
+def test_a_phased_transformer_is_the_plain_one(capsys, tmp_path):
+    picture = tmp_path / "loss.png"
+    phased, plain = example("phased_transformer", "--steps", "12", "--plot", str(picture))
+    np.testing.assert_allclose(phased, plain, rtol=1e-5)
+    assert phased.shape == (12,) and phased[-1] < phased[0] - 0.5
+    out = capsys.readouterr().out
+    deep, transfers, shallow = re.search(
+        r"12 layers: (\d+) graphs, (\d+) host transfers a step\n4 layers: (\d+) graphs", out).groups()
+    assert deep == shallow and transfers == "4"
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("mode", ["compute", "io_overlapped"])
+def test_a_phased_transformer_has_one_layer_and_one_part_on_the_chip(mode, capsys):
+    """By the shapes in its program: state is remote, and no graph sees all layers or the activations of a batch."""
+    example("phased_transformer", "--steps", "1", "--layers", "3", "--io-mode", mode, "--show")
+    text = capsys.readouterr().out.split('"""step as a PopXL program.')[1]
+    state, graphs = text.split("import popxl", 1)
+    assert len(re.findall(r"_layers_\w+\s+\w+\[3,[\d,]*\]@remote", state)) == 3 * 8
+    assert "f32[64,256]" in graphs and "f32[2,32,64]" in graphs
+    assert re.findall(r"f32\[(?:3|8|4,2),.*|init\(\((?:3|8|4, 2), .*", graphs) == []
+
+
+PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if "```python" in p.read_text(encoding="utf-8")]
+
+
+def outputs_that_differ(page):
+    """Run a page's blocks of Python in one scope; the outputs that are not the block of text right behind them."""
+    scope, found, printed = {}, [], ""
+    for kind, block in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.S | re.M):
+        if kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block, "page", "exec"), scope)
+            printed = out.getvalue()
+        elif kind == "text" and block != printed:
+            found.append(printed)
+    return found
+
+
+def test_there_are_pages():
+    assert "batch_serialise.md" in [p.name for p in PAGES]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_pages_run(path):
+    assert outputs_that_differ(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+def test_links_lead_to_files(path):
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text(encoding="utf-8"))
+    assert links and [link for link in links if not (path.parent / link).is_file()] == []
+
+
+def test_a_wrong_page_is_found():
+    page = "```python\nx = {}\n```\ntext\n```python\nprint(x)\n```\n```text\n1\n```\n"
+    assert outputs_that_differ(page.format(1)) == [] and outputs_that_differ(page.format(2)) == ["2\n"]
+    with pytest.raises(NameError):
+        outputs_that_differ(page.format("y"))
 
 
 def test_the_readmes_program_runs(capsys):

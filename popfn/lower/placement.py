@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..trace.aval import DEVICE, HOST, REMOTE
-from ..trace.errors import LoweringError, located, message
+from ..trace.errors import LoweringError, PopfnError, located, message
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.prims.memory import Cut, Join, Place
 from ..trace.tracer import Trace, bind
@@ -46,6 +46,7 @@ def placed(jaxpr: Jaxpr, state: Sequence[int]) -> Placed:
         placing = _Placing(jaxpr)
         placing.place_operands()
         placing.place_results(())
+        placing.check_streams("it is inside of a loop, a branch or a function that is called")
         return placing.finished()
 
     def change(eqn: Eqn) -> Sequence[Eqn]:
@@ -55,10 +56,21 @@ def placed(jaxpr: Jaxpr, state: Sequence[int]) -> Placed:
     placing = _Placing(jaxpr)
     placing.place_operands()
     placing.place_results(range(len(state), len(jaxpr.outputs)))
+    placing.check_stored()
     stores = placing.streamed
     placing = _Placing(placing.finished())
     placing.place_arguments([i for i in range(len(jaxpr.inputs)) if i not in set(state)])
     return Placed(checked(placing.finished()), placing.streamed, stores)
+
+
+def cannot_stream(eqn: Eqn, why: str) -> PopfnError:
+    """The error for an array that the user wants to be streamed and that cannot be."""
+    is_load = isinstance(eqn.primitive, Cut)
+    option, aval, steps = ("loads", eqn.inputs[0].aval, eqn.outputs[0].aval.shape[0]) if is_load else (
+        "stores", eqn.outputs[0].aval, eqn.inputs[0].aval.shape[0])
+    return located(LoweringError(message(
+        f"{option}=HostStream() asks to stream {aval} in {steps} parts, but {why}",
+        f"way out: {option}=None lets the lowering decide")), eqn.source)
 
 
 # ---------------------------------------------------------------------------- serialised loops
@@ -244,18 +256,34 @@ class _Placing:
             why = self.why_whole(v, cuts)
             if why is None:
                 self.stream(n, cuts)
-        for eqn in self.jaxpr.eqns:
-            if isinstance(eqn.primitive, Cut) and eqn.primitive.memory == HOST and eqn.inputs[0].aval.size:
-                x = eqn.inputs[0]
-                n = self.jaxpr.inputs.index(x) if x in self.jaxpr.inputs else -1
-                if n in self.streamed:
-                    continue
-                why = "it is computed by the program" if n < 0 else "it is state of the program" \
-                    if n not in set(arguments) else self.why_whole(self.jaxpr.inputs[n], [
-                        self.jaxpr.eqns[i] for i, _ in self.uses[x]])
-                raise located(LoweringError(message(
-                    f"loads=HostStream() asks to stream {x.aval} in {eqn.primitive.steps} parts, but {why}",
-                    "way out: loads=None lets the lowering decide")), eqn.source)
+        for eqn in self.asked_to_stream(Cut):
+            x = eqn.inputs[0]
+            n = self.jaxpr.inputs.index(x) if x in self.jaxpr.inputs else -1
+            if n in self.streamed:
+                continue
+            why = "it is computed by the program" if n < 0 else "it is state of the program" \
+                if n not in set(arguments) else self.why_whole(self.jaxpr.inputs[n], [
+                    self.jaxpr.eqns[i] for i, _ in self.uses[x]])
+            raise cannot_stream(eqn, str(why))
+
+    # ------------------------------------------------------------------ what the user asks for
+    def asked_to_stream(self, kind: Any) -> List[Eqn]:
+        """The cuts or joins whose whole the user wants to be streamed."""
+        return [eqn for eqn in self.jaxpr.eqns if isinstance(eqn.primitive, kind) and eqn.inputs[0].aval.size
+                and eqn.primitive.memory == HOST]
+
+    def check_streams(self, why: str) -> None:
+        """Raise LoweringError if the user wants a stream here."""
+        for eqn in self.asked_to_stream((Cut, Join)):
+            raise cannot_stream(eqn, why)
+
+    def check_stored(self) -> None:
+        """Raise LoweringError for a result that the user wants to be streamed, and that is not."""
+        for eqn in self.asked_to_stream(Join):
+            whole, = eqn.outputs
+            if whole in self.outputs or whole not in self.jaxpr.outputs:
+                raise cannot_stream(eqn, "it is new state of the program" if whole in self.outputs else
+                                    "it is no result of the program")
 
     def why_whole(self, v: Var, cuts: Sequence[Eqn]) -> Optional[str]:
         """Why an argument has to be on the device as a whole; None if it can be streamed."""
