@@ -54,6 +54,7 @@ from ._derivatives import (
 from ._memory import load as load, remote as remote
 from ._phases import fwd_and_grad as fwd_and_grad
 from ._remote import Remote as Remote, remote_buffer as remote_buffer
+from ._shard import Mesh as Mesh, P as P, shard as shard
 from ._vmap import vmap as vmap
 from .api import (
     eval_shape as eval_shape,

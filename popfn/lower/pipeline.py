@@ -153,7 +153,7 @@ class Pipeline:
         flow = [entry._replace(name="step")] * self.counts + [entry._replace(name="index")] + named(self.carry)
         if self.is_overlapped:
             flow += [GraphInput("part", v.aval.shape, v.aval.dtype) for _, _, v in self.loaded]
-            flow += [GraphInput("done", a.aval.shape, a.aval.dtype) for _, _, a in self.stored]
+            flow += [GraphInput("done", self.builder.layout.entry_shape(a), a.aval.dtype) for _, a, _ in self.stored]
         rows = [GraphInput("rows", (length, *a.aval.shape), a.aval.dtype, True) for a in self.rows]
         arrays = [i if is_remote(v) else i._replace(shape=(length, *i.shape))
                   for v, i in zip(self.arrays, named(self.arrays))]

@@ -282,8 +282,7 @@ class _Placing:
         for eqn in self.asked_to_stream(Join):
             whole, = eqn.outputs
             if whole in self.outputs or whole not in self.jaxpr.outputs:
-                raise cannot_stream(eqn, "it is new state of the program" if whole in self.outputs else
-                                    "it is no result of the program")
+                raise cannot_stream(eqn, "it is not among what a run gives back")
 
     def why_whole(self, v: Var, cuts: Sequence[Eqn]) -> Optional[str]:
         """Why an argument has to be on the device as a whole; None if it can be streamed."""
