@@ -14,13 +14,13 @@ from .trace import tree
 from .trace.annotations import annotations_of
 from .trace.array import Array
 from .trace.aval import Aval, scalar_array, spec as spec
-from .trace.errors import ArgumentError, LoweringError, function_name, message, user_source
+from .trace.errors import ArgumentError, function_name, message, user_source
 from .trace.primitive import watchers
 from .trace.tracer import bind, current_trace, named_axes
 from .transforms.call import Call
 from .transforms.custom import without_rules
 from .transforms.replay import inline
-from .transforms.shard import has_mesh, without_meshes
+from .transforms.shard import without_meshes
 from .transforms.simplify import simplify
 
 Runner = Callable[[Sequence[np.ndarray]], List[np.ndarray]]
@@ -200,10 +200,6 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
         raise ArgumentError(message(f"lower: {function_name(f)} closes over values of a trace that is still open",
                                     f"seen: {traced.captures[0].describe()}",
                                     "way out: call pf.lower outside of traced functions", at=user_source(2)))
-    if has_mesh(traced.jaxpr):
-        raise LoweringError(message(f"lower: {function_name(f)} has a function that is sharded over a mesh, which is not "
-                                    "lowered to replicas yet", "way out: pf.jit runs it on the host, on one device",
-                                    at=user_source(2)))
     names = tracing.argument_names(f, args, kwargs)
     return build_program(without_rules(traced.jaxpr), list(zip(names, given.structures)),
                          tuple(n % count for n in numbers), traced.out_tree, target=target, name=traced.jaxpr.name,

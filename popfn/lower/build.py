@@ -8,21 +8,25 @@ from __future__ import annotations
 import inspect
 import itertools
 import keyword
+import math
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..trace.aval import BY_NAME, DEVICE, FLOAT8, HOST, REMOTE, SHORT
+from ..trace.aval import BY_NAME, DEVICE, FLOAT8, HOST, REMOTE, SHORT, Aval, AxisNames
 from ..trace.errors import InputError, LoweringError, located, message, user_source
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
+from ..trace.prims.collectives import Collective, Pvary
 from ..trace.prims.effects import Print
 from ..trace.prims.memory import Parts, Place
 from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead
 from ..trace.prims.shaping import Broadcast
 from ..trace.prims.structural import Concat, Pad
 from ..transforms.bodies import GraphInput, Row, Subgraph, is_far, is_remote
+from ..transforms.shard import Axes, Spec, spec_names
+from . import collectives
 from .handles import made_in_place, with_handles
 from .memory import (
     Layout,
@@ -39,6 +43,7 @@ from .memory import (
 from .pipeline import Pipeline, goes_through_io_tiles
 from .placement import Streamed, placed
 from .record import Body, Recording
+from .replicas import groups, localised
 from .target import Target
 from .transfer import Stored, Stream
 
@@ -85,14 +90,15 @@ def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0)
     if any(c is None for c in jaxpr.constants):
         raise InputError(message("this jaxpr was parsed without its constants",
                                  "way out: parse_jaxpr(text, constants)", at=user_source(2)))
-    state = signature.state
-    jaxpr, cut_loads, cut_stores = placed(with_plain_control(with_results_near(jaxpr, state)), state)
+    state, whole = signature.state, jaxpr.in_avals
+    jaxpr, in_specs, out_specs, mesh = localised(with_results_near(jaxpr, state), state)
+    jaxpr, cut_loads, cut_stores = placed(with_plain_control(jaxpr), state)
     jaxpr, written = with_state_stored(with_own_entries(with_handles(jaxpr)), state)
     layout = Layout(jaxpr)
     for new, old in written.items():
         layout.tie(new, old)
     jaxpr = by_entries(jaxpr, layout)
-    builder = Builder(target, layout, io_tiles)
+    builder = Builder(target, layout, io_tiles, mesh)
     px = builder.px
     ir = builder.ir
     new_state, results = jaxpr.outputs[:len(state)], jaxpr.outputs[len(state):]
@@ -104,8 +110,8 @@ def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0)
         loads: List[Optional[Stream]] = [None] * len(jaxpr.inputs)
         for i, v in enumerate(jaxpr.inputs):
             if v in read and v.aval.size and i not in on_device:
-                loads[i] = builder.stream(px.h2d_stream, v, signature.inputs[i], cut_loads.get(i))
-        stores = [builder.stream(px.d2h_stream, a, name, cut_stores.get(i)) if a.aval.size else None
+                loads[i] = builder.stream(px.h2d_stream, v, signature.inputs[i], in_specs[i], cut_loads.get(i))
+        stores = [builder.stream(px.d2h_stream, a, name, out_specs[i], cut_stores.get(i)) if a.aval.size else None
                   for i, (a, name) in enumerate(zip(results, signature.results), len(state))]
         transfers = max([s.parts for s in (*loads, *stores) if s is not None], default=1)
         if transfers > 1:
@@ -115,7 +121,7 @@ def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0)
         variables: List[Optional[Stored]] = []
         for i, new in zip(state, new_state):
             old = jaxpr.inputs[i]
-            stored = builder.stored(old, signature.inputs[i], bound) if old.aval.size and (
+            stored = builder.stored(old, signature.inputs[i], whole[i], in_specs[i], bound) if old.aval.size and (
                 old in read or new is not old) else None
             variables.append(stored)
             env[old] = None if stored is None else 0 if is_far(old) else stored.variables[0]
@@ -165,13 +171,15 @@ def values_before(px: Any, updates: Sequence[Tuple[Any, Any]]) -> Iterator[Tuple
 class Builder:
     """Builds the graphs of one Ir."""
 
-    def __init__(self, target: Target, layout: Layout, io_tiles: int) -> None:
+    def __init__(self, target: Target, layout: Layout, io_tiles: int, mesh: Axes) -> None:
         self.module = target.module
+        self.mesh = mesh
+        self.groups: Dict[AxisNames, Any] = {}
         self.io_tiles = io_tiles
         self.layout = layout
         self.recording = Recording(target.module)
         self.px = self.recording.px
-        self.ir = target.module.Ir()
+        self.ir = target.module.Ir(replication=math.prod(size for _, size in mesh)) if mesh else target.module.Ir()
         if io_tiles:
             self.ir._pb_ir.getSessionOptions().numIOTiles = io_tiles
         self.create_graph = self.recording.wrap("create_graph", self.new_graph)
@@ -206,27 +214,49 @@ class Builder:
         return found
 
     # ------------------------------------------------------------------ far values
-    def stream(self, make: Any, a: Atom, name: str, cut: Optional[Streamed]) -> Stream:
+    def stream(self, make: Any, a: Atom, name: str, spec: Spec, cut: Optional[Streamed]) -> Stream:
         """A stream for an input or a result of the program, which may be streamed in parts."""
         shape, parts = a.aval.shape, 1
         if isinstance(a, Var) and a.aval.memory == HOST:
             shape, parts = self.layout.entry_shape(a), self.layout.count(a)
-        return Stream(make(shape, self.dtype(a.aval.dtype), name=name), parts, *(cut or ()))
+        axis, reverse = cut or (None, False)
+        return Stream(make(shape, self.dtype(a.aval.dtype), name=name), parts, axis, reverse, spec, self.mesh)
 
     def buffer(self, v: Var) -> Any:
         """A remote buffer for a value."""
         return self.px.remote_buffer(self.layout.entry_shape(v), self.dtype(v.aval.dtype), self.layout.count(v))
 
-    def stored(self, v: Var, name: str, bound: Bound) -> Stored:
-        """The variables of a leaf of the state, and the buffer of those in remote memory."""
+    def stored(self, v: Var, name: str, aval: Aval, spec: Spec, bound: Bound) -> Stored:
+        """The variables of a leaf of the state, of this type, and the buffer of those in remote memory."""
         px, dtype = self.px, self.dtype(v.aval.dtype)
+        lead: Tuple[int, ...] = ()
+        options: Dict[str, Any] = {}
+        if spec:  # replicas with the same part are one group
+            own = spec_names(spec)
+            lead = (math.prod(size for axis, size in self.mesh if axis in own),)
+            options["replica_grouping"] = self.group_of(frozenset(axis for axis, _ in self.mesh) - own)
         if not is_far(v):
-            return Stored((px.variable(np.zeros(v.aval.shape, dtype.as_numpy()), dtype, name=name),), v.aval)
+            start = np.zeros((*lead, *v.aval.shape), dtype.as_numpy())
+            return Stored((px.variable(start, dtype, name=name, **options),), aval, spec, self.mesh)
         buffer = bound[v] = self.buffer(v)
-        start = np.zeros(self.layout.entry_shape(v), dtype.as_numpy())
+        start = np.zeros((*lead, *self.layout.entry_shape(v)), dtype.as_numpy())
         count = self.layout.count(v)
-        return Stored(tuple([px.remote_variable(start, buffer, i, dtype, name=name if count == 1 else f"{name}_{i}")
-                             for i in range(count)]), v.aval)
+        return Stored(tuple([px.remote_variable(start, buffer, i, dtype, name=name if count == 1 else f"{name}_{i}",
+                                                **options) for i in range(count)]), aval, spec, self.mesh)
+
+    def group_of(self, names: AxisNames) -> Any:
+        """The replica grouping of the replicas that differ along these axes of the mesh alone."""
+        found = self.groups.get(names)
+        if found is None:
+            strided, assignments = groups(self.mesh, names)
+            if strided is None:
+                make = self.recording.wrap("ir.replica_grouping_from_assignments",
+                                           self.ir.replica_grouping_from_assignments)
+                found = make(assignments)
+            else:
+                found = self.recording.wrap("ir.replica_grouping", self.ir.replica_grouping)(*strided)
+            self.groups[names] = found
+        return found
 
     def bind(self, jaxpr: Jaxpr, given: Bound) -> Bound:
         """The buffer or stream of each far value of a jaxpr; those that are not given get a buffer of their own."""
@@ -314,6 +344,11 @@ class Builder:
                     env.setdefault(v, 0)
             if isinstance(primitive, Parts) and is_far(eqn.inputs[0]):
                 continue
+            if isinstance(primitive, Collective):
+                inputs = [self.tensor(a, jaxpr, env) for a in eqn.inputs]
+                env.update(zip(results, self.checked(eqn, eqn.inputs, results, collectives.lowered(
+                    primitive, px, self.group_of, *inputs))))
+                continue
             if isinstance(primitive, Place):
                 self.move(eqn, jaxpr, env, bound)
                 continue
@@ -397,7 +432,8 @@ class Builder:
                 self.equations(jaxpr, env, bound)
                 return [self.tensor(a, jaxpr, env) for a in jaxpr.outputs if a.aval.size and not is_far(a)]
             found = self.new_graph_of(
-                key, jaxpr.name, inputs, list(nested.values()), [bound[a] for a in far_values(jaxpr)],
+                key, jaxpr.name, inputs, list(nested.values()),
+                [*(bound[a] for a in far_values(jaxpr)), *(self.group_of(names) for names in axes_met(jaxpr))],
                 lambda tensors: subgraph.emit(self.px, equations, tensors), like)
         return found
 
@@ -417,7 +453,8 @@ class Builder:
             body = Body(unique(identifier(name) or "graph", self.names))
             taken: Set[str] = set()
             names = [*(i.name for i in inputs), *(f"{self.graph_names[id(g)]}_graph" for g in called),
-                     *("buffer" if hasattr(x, "entries") else "stream" for x in places)]
+                     *("buffer" if hasattr(x, "entries") else "group" if hasattr(x, "group_size") else "stream"
+                       for x in places)]
             body.param_names = tuple([unique(identifier(name), taken) for name in names])
             body.by_reference = tuple([i.by_reference for i in inputs] + [False] * (len(called) + len(places)))
 
@@ -453,6 +490,12 @@ class Builder:
 
 
 # ---------------------------------------------------------------------------- small things
+def axes_met(jaxpr: Jaxpr) -> List[AxisNames]:
+    """The axes along which replicas meet in the collectives of a jaxpr."""
+    return [frozenset(eqn.primitive.axes) for eqn in jaxpr.eqns
+            if isinstance(eqn.primitive, Collective) and not isinstance(eqn.primitive, Pvary)]
+
+
 def far_values(jaxpr: Jaxpr) -> List[Var]:
     """The far values that a graph moves itself: for their buffers and streams."""
     moved = [a for eqn in jaxpr.eqns if isinstance(eqn.primitive, Place) or goes_through_io_tiles(eqn)

@@ -422,7 +422,7 @@ class _Writer:
             return Expr(f"ir.create_graph({self.listed((call.args[0], *call.args[2:]), inner)})")
         args = ", ".join([self.expr(v, inner).text for v in call.args]
                          + [f"{k}={self.expr(v, inner).text}" for k, v in call.kwargs.items()])
-        return Expr(f"{'' if call.callee.startswith('ops.') else 'popxl.'}{call.callee}({args})")
+        return Expr(f"{'' if call.callee.startswith(('ops.', 'ir.')) else 'popxl.'}{call.callee}({args})")
 
     def listed(self, values: Iterable[Any], inner: Dict[int, Expr]) -> str:
         """The expressions of several operands."""

@@ -1,0 +1,65 @@
+"""Collectives over the axes of a mesh in PopXL: over the groups of replicas that differ along these axes alone."""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+import numpy as np
+
+from ..trace.aval import AxisNames
+from ..trace.prims.collectives import (
+    AllGather,
+    AllToAll,
+    AxisIndex,
+    Collective,
+    OwnSlice,
+    Pmax,
+    Pmin,
+    Ppermute,
+    Psum,
+    Pvary,
+)
+
+OPS = {Psum: "add", Pmax: "max", Pmin: "min"}
+
+
+def lowered(primitive: Collective, px: Any, group_of: Callable[[AxisNames], Any], *tensors: Any) -> Any:
+    """The result of a collective; `group_of` gives the replica grouping of some axes."""
+    if isinstance(primitive, Pvary):
+        return tensors[0]
+    if isinstance(primitive, (Psum, Pmax, Pmin)):
+        group = group_of(frozenset(primitive.names))
+        return px.ops.collectives.replicated_all_reduce(tensors[0], OPS[type(primitive)], group)
+    found: Any = primitive
+    group = group_of(frozenset((found.axis_name,)))
+    if isinstance(primitive, AxisIndex):
+        return own_element(px, np.arange(primitive.size, dtype=np.int32), group)
+    x, = tensors
+    if isinstance(primitive, OwnSlice):
+        return px.ops.collectives.replicated_slice(x, primitive.axis, group)
+    gathered = px.ops.collectives.replicated_all_gather(x, 0, group, "new_axis")
+    if isinstance(primitive, AllGather):
+        return with_axis_at(px, gathered, primitive.axis)
+    if isinstance(primitive, AllToAll):
+        mine = px.ops.collectives.replicated_slice(gathered, primitive.split + 1, group)
+        return with_axis_at(px, mine, primitive.concat)
+    assert isinstance(primitive, Ppermute)
+    source: Dict[int, int] = {target: lane for lane, target in primitive.pairs}
+    lanes = np.array([source.get(k, 0) for k in range(primitive.size)], np.uint32)
+    lane = px.ops.reshape(own_element(px, lanes, group), (1,))
+    y = px.ops.reshape(px.ops.dynamic_slice(gathered, lane, [0], [1], True), tuple(x.shape))
+    if len(source) == primitive.size:
+        return y
+    gets = own_element(px, np.array([k in source for k in range(primitive.size)]), group)
+    return px.ops.where(gets, y, px.constant(0, x.dtype))
+
+
+def own_element(px: Any, table: np.ndarray, group: Any) -> Any:
+    """On each replica of a group its own element of a table, a scalar."""
+    return px.ops.collectives.replicated_slice(px.constant(table, getattr(px, table.dtype.name)), 0, group)
+
+
+def with_axis_at(px: Any, x: Any, axis: int) -> Any:
+    """x with its first axis at another place."""
+    order = list(range(1, len(x.shape)))
+    order.insert(axis, 0)
+    return px.ops.transpose(x, order) if axis else x
