@@ -75,6 +75,7 @@ class Built(NamedTuple):
     stores: Tuple[Optional[Stream], ...]
     main: Body
     io_tiles: int
+    mesh: Axes
 
     @property
     def transfers(self) -> int:
@@ -147,7 +148,7 @@ def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0)
         if not updates and all(s is None for s in stores):
             # PopXL makes no session of an Ir without ops.
             px.ops.host_store(px.d2h_stream((), px.bool, name="nothing"), px.constant(False, px.bool))
-    return Built(ir, tuple(loads), tuple(variables), tuple(stores), builder.recording.main, io_tiles)
+    return Built(ir, tuple(loads), tuple(variables), tuple(stores), builder.recording.main, io_tiles, mesh)
 
 
 def variables_read(jaxpr: Jaxpr) -> Set[Atom]:

@@ -10,14 +10,16 @@ import builtins
 import json
 import keyword
 import linecache
+import math
 import os
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from ..trace.aval import DEVICE, Aval
 from ..trace.errors import LoweringError, Source, source_line
 from ..trace.jaxpr import Jaxpr
+from . import mains
 from .build import Built, Signature, type_text, unique
 from .literals import UNBROKEN, WIDTH, array_text, bytes_text, is_small, number_text, wrapped
 from .record import Block, Body, Call
@@ -31,78 +33,12 @@ SUM, PRODUCT, MINUS, ATOM = 1, 2, 3, 4
 OPERATORS = {"ops.add": ("+", SUM), "ops.sub": ("-", SUM), "ops.mul": ("*", PRODUCT), "ops.div": ("/", PRODUCT),
              "ops.matmul": ("@", PRODUCT)}
 #: Calls that declare what a program works on; they stand in front.
-DECLARATIONS = ("h2d_stream", "d2h_stream", "variable", "remote_buffer", "remote_variable", "ops.host_load")
+DECLARATIONS = ("ir.replica_grouping", "ir.replica_grouping_from_assignments", "h2d_stream", "d2h_stream", "variable",
+                "remote_buffer", "remote_variable", "ops.host_load")
 UPDATES = ("ops.host_store", "ops.var_updates.copy_var_update_")
 RESERVED = {"popxl", "ops", "np", "build", "main", "ir", "loads", "variables", "stores"}
 NUMBERS = {"0": "zero", "1": "one", "2": "two", "0.5": "half", "0.0": "zero", "1.0": "one", "2.0": "two",
            "-1": "minus_one", "-1.0": "minus_one", "True": "true", "False": "false", "np.nan": "nan", "np.inf": "inf"}
-
-MAIN = '''
-def main(inputs=None, state=None, device="cpu"):
-    """Run the program once and return its outputs by name.
-
-    `inputs` and `state` hold arrays by name, zeros where there is none. The new state is put
-    into `state`.
-    """
-    inputs, state = {} if inputs is None else inputs, {} if state is None else state
-    ir, loads, variables, stores = build()
-    session = popxl.Session(ir, device)
-    session.write_variables_data({v: state[name] for name, v in variables.items() if name in state})
-    feeds = {stream: inputs.get(name, np.zeros(stream.shape, stream.dtype.as_numpy()))
-             for name, stream in loads.items()}
-    with session:
-        results = session.run(feeds)
-    state.update((name, np.array(session.get_tensor_data(v))) for name, v in variables.items())
-    return {name: results[stream] for name, stream in stores.items()}
-'''
-#: For programs with streams of several parts or state in remote memory.
-MAIN_OF_PARTS = '''
-def cut(x, stream, transfers, parts, axis, reverse):
-    """An array in parts along an axis, as the stream takes them; the rest is not read."""
-    if parts > 1:
-        x = np.moveaxis(np.reshape(x, (*x.shape[:axis], parts, -1, *x.shape[axis + 1:])), axis, 0)
-    x = np.reshape(x, (parts, *stream.shape))[::-1 if reverse else 1]
-    rest = np.zeros((transfers - parts, *stream.shape), x.dtype)
-    return np.concatenate([x, rest]) if transfers > 1 else x[0, ...]
-
-
-def join(x, transfers, parts, axis, reverse):
-    """The array that the parts of a stream are."""
-    x = x[:parts][::-1 if reverse else 1] if transfers > 1 else x[None]
-    return np.concatenate(x, axis) if parts > 1 else x[0, ...]
-
-
-def main(inputs=None, state=None, device="cpu"):
-    """Run the program once and return its outputs by name.
-
-    `inputs` and `state` hold arrays by name, zeros where there is none. The new state is put
-    into `state`.
-    """
-    inputs, state = {} if inputs is None else inputs, {} if state is None else state
-    ir, loads, variables, stores = build()
-    session = popxl.Session(ir, device)
-    transfers = ir.num_host_transfers
-    for name, (shape, rows) in variables.items():
-        if name in state:
-            data = np.reshape(state[name], (len(rows), *rows[0].shape))
-            session.write_variables_data(dict(zip(rows, data)))
-    feeds = {}
-    for name, (shape, stream) in loads.items():
-        x = inputs.get(name, np.zeros(shape, stream.dtype.as_numpy()))
-        feeds[stream] = cut(x, stream, transfers, *PARTS.get(name, (1, 0, False)))
-    with session:
-        results = session.run(feeds)
-    for name, (shape, rows) in variables.items():
-        state[name] = np.stack([session.get_tensor_data(v) for v in rows]).reshape(shape)
-    return {name: join(results[stream], transfers, *PARTS.get(name, (1, 0, False))).reshape(shape)
-            for name, (shape, stream) in stores.items()}
-'''
-RUN = '''
-
-if __name__ == "__main__":
-    for name, value in main().items():
-        print(name, value)
-'''
 
 
 class Expr(NamedTuple):
@@ -129,9 +65,11 @@ def program_text(name: str, built: Built, signature: Signature, jaxpr: Jaxpr) ->
                  for i, s in zip(signature.state, built.variables) if s]
     stores = [Entry(n, a.aval, s.stream)
               for n, a, s in zip(signature.results, jaxpr.outputs[len(state):], built.stores) if s]
-    cuts = {n: (s.parts, s.axis, s.reverse) for n, s in zip((*signature.inputs, *signature.results),
-                                                            (*built.loads, *built.stores)) if s and s.parts > 1}
-    in_parts = bool(cuts) or any(len(v.handle) > 1 or v.aval.memory != DEVICE for v in variables)
+    streams = [(n, s) for n, s in zip((*signature.inputs, *signature.results), (*built.loads, *built.stores)) if s]
+    named: List[Tuple[str, Any]] = [*streams]
+    named += [(signature.inputs[i], v) for i, v in zip(signature.state, built.variables) if v]
+    cuts = {n: (s.parts, s.axis, s.reverse) for n, s in streams if s.parts > 1}
+    in_parts = bool(cuts or built.mesh) or any(len(v.handle) > 1 or v.aval.memory != DEVICE for v in variables)
     fed = [(n, v.aval) for i, (n, v) in enumerate(zip(signature.inputs, jaxpr.inputs)) if i not in state]
     kept = [(signature.inputs[i], jaxpr.inputs[i].aval) for i in signature.state]
     out = [(n, a.aval) for n, a in zip(signature.results, jaxpr.outputs[len(state):])]
@@ -146,17 +84,23 @@ def program_text(name: str, built: Built, signature: Signature, jaxpr: Jaxpr) ->
             file.functions[id(call.args[0])] = unique(call.args[0].name, file.taken)
     parts = [file.function(call.args[0]) for call in built.main.calls if call.callee == "create_graph"]
     parts += [file.build(built, loads, variables, stores, in_parts)]
-    if cuts:
-        table = ", ".join(f'"{n}":{UNBROKEN}({k},{UNBROKEN}{axis},{UNBROKEN}{reverse})'
-                          for n, (k, axis, reverse) in cuts.items())
-        parts.append("\n".join(["\n# Into how many parts arrays are cut, along which axis, and if from the end.",
-                                wrapped(f"PARTS{EQUALS}{{{table}}}", ""), ""]))
-    elif in_parts:
-        parts.append("\nPARTS = {}\n")
-    parts.append(MAIN_OF_PARTS if in_parts else MAIN)
+    if in_parts:
+        parts += [table("PARTS", "Into how many parts arrays are cut, along which axis, and if from the end.", cuts)]
+        if built.mesh:
+            parts += [table("MESH", "The axes of the replicas, the outermost first.", dict(built.mesh)), table(
+                "SPECS", "Over which of them arrays are cut, for each of their axes; those not here are whole.", {
+                    n: s.spec for n, s in named if s.spec})]
+        parts.append(mains.CUTS)
+    parts.append(mains.MAIN_OF_REPLICAS if built.mesh else mains.MAIN_OF_PARTS if in_parts else mains.MAIN)
     parts += ["\n".join(["\n# The values of large constants.", *file.data, ""])] if file.data else []
     return "\n".join([*head, '"""', "import numpy as np", "import popxl", "", "ops = popxl.ops", ""]) + "\n" + \
-        "\n".join(parts) + RUN
+        "\n".join(parts) + mains.RUN
+
+
+def table(name: str, comment: str, rows: Dict[str, Any]) -> str:
+    """A table of the file by the names of arrays."""
+    items = ", ".join(f'"{n}":{UNBROKEN}{str(x).replace(" ", UNBROKEN)}' for n, x in rows.items())
+    return "\n".join([f"\n# {comment}", wrapped(f"{name}{EQUALS}{{{items}}}", ""), ""])
 
 
 class Entry(NamedTuple):
@@ -207,9 +151,10 @@ class _File:
             elif call.callee in UPDATES and id(call.args[0]) in named:
                 writer.wish(call.args[1], "new_" * (call.callee != "ops.host_store") + named[id(call.args[0])])
         writer.write()
+        replication = f"replication={math.prod(n for _, n in built.mesh)}" if built.mesh else ""
         gives = "the Ir, and by name the shape and the stream or variables of each input, state and output" \
             if in_parts else "the Ir and its input streams, variables and output streams by name"
-        lines = ["", "def build():", f'    """Return {gives}."""', "    ir = popxl.Ir()",
+        lines = ["", "def build():", f'    """Return {gives}."""', f"    ir = popxl.Ir({replication})",
                  *[f"    ir._pb_ir.getSessionOptions().numIOTiles = {built.io_tiles}"] * (built.io_tiles > 0),
                  *[f"    ir.num_host_transfers = {built.transfers}"] * (built.transfers > 1),
                  "    with ir.main_graph, popxl.in_sequence():", *writer.lines]
