@@ -144,7 +144,7 @@ def _loaded(f: Function, args: Sequence[Any], loads: Any, row: Any, steps: int) 
         return args, set()
     names = tracing.argument_names(f, args, {})
     found: List[Any] = []
-    values = [loaded(entry, value, row, steps, f"argument {name} of {function_name(f)}", found)
+    values = [loaded(NAME, entry, value, row, steps, f"argument {name} of {function_name(f)}", found)
               for entry, value, name in zip(entries, args, names)]
     return values, {id(x) for x in found}
 

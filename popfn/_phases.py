@@ -42,6 +42,7 @@ def fwd_and_grad(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, r
     (Array(6., dtype=float32), Array([3., 3., 3., 3.], dtype=float32))
     """
     check_callable(NAME, f, "fwd_and_grad(f, steps)")
+    batch_serialise(f, steps, rows=rows, io_mode=io_mode, residuals=residuals)  # which checks these
     numbers = None if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def fwd(*args: Any, row: Any = 0) -> Tuple[Any, Any]:
@@ -52,10 +53,10 @@ def fwd_and_grad(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, r
                                  residuals=residuals)
 
         def of_chosen(*some: Any) -> Any:
-            rest = iter(some)
-            return serial(*[next(rest) if i in chosen else x for i, x in enumerate(values)])
+            by_number = dict(zip(chosen, some))
+            return serial(*[by_number.get(i, x) for i, x in enumerate(values)])
         out, pull_back = vjp(of_chosen, *[values[i] for i in chosen])
-        return _stored(out, stores, out_axes, row, steps, f"result of {function_name(f)}"), _Residuals(
+        return _stored(out, stores, out_axes, reduce, row, steps, f"result of {function_name(f)}"), _Residuals(
             pull_back, tuple([axes[i] for i in chosen]))
 
     def grad(residuals: Any, ct: Any = None, *, row: Any = 0) -> Tuple[Any, ...]:
@@ -69,7 +70,7 @@ def fwd_and_grad(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, r
         if len(entries) != len(got):
             raise ArgumentError(message(f"{NAME}: gradients has {len(entries)} entries for {len(got)} gradients",
                                         at=user_source(2)))
-        return tuple([_stored(g, entry, axis, row, steps, f"gradient {i}")
+        return tuple([_stored(g, entry, axis, None, row, steps, f"gradient {i}")
                       for i, (g, entry, axis) in enumerate(zip(got, entries, residuals.axes))])
     return fwd, grad
 
@@ -103,7 +104,7 @@ def _arguments(f: Function, args: Sequence[Any], in_axes: Any, loads: Any, row: 
             raise ArgumentError(message(f"{NAME}: loads has None or pf.Remote(buffer) for each argument, got {entry!r}",
                                         at=user_source(3)))
         _check_parts(entry, f"argument {name} of {function_name(f)}")
-        values[i] = join(loaded(entry, x, row, steps, f"argument {name} of {function_name(f)}", []), 0)
+        values[i] = join(loaded(NAME, entry, x, row, steps, f"argument {name} of {function_name(f)}", []), 0)
         axes[i] = 0
     return values, axes
 
@@ -122,23 +123,33 @@ def _differentiated(f: Function, args: Sequence[Any], numbers: Optional[Sequence
             if not is_index(n) or not -len(args) <= n < len(args):
                 raise ArgumentError(message(f"{NAME}: argnums names argument {n!r}, but {function_name(f)} was called "
                                             f"with {len(args)} arguments", at=user_source(3)))
-        return [int(n) % len(args) for n in numbers]
+        chosen = [int(n) % len(args) for n in numbers]
+        for i in chosen:
+            for path, leaf in zip(tree.paths(tree.structure(args[i]), tracing.argument_names(f, args, {})[i]),
+                                  tree.leaves(args[i])):
+                aval = tracing.argument_aval(leaf)
+                if not aval.is_float:
+                    raise ArgumentError(message(
+                        f"{NAME}: argnums names argument {path} of {function_name(f)}, which is {aval}; a derivative "
+                        "needs floats", at=user_source(3)))
+        return chosen
     avals = [list(map(tracing.argument_aval, tree.leaves(x))) for x in args]
     return [i for i, some in enumerate(avals) if some and all(a.is_float for a in some)]
 
 
-def _stored(x: Any, entries: Any, axes: Any, row: Any, steps: int, what: str) -> Any:
+def _stored(x: Any, entries: Any, axes: Any, reduce: Any, row: Any, steps: int, what: str) -> Any:
     """A tree with None in place of the leaves that go to buffers."""
     leaves, structure = tree.flatten(x)
     try:
-        options, dims = tree.prefix_leaves(entries, structure), tree.prefix_leaves(axes, structure)
+        options, dims, ways = (tree.prefix_leaves(option, structure) for option in (entries, axes, reduce))
     except TreeError as e:
         raise ArgumentError(message(f"{NAME}: an option is no tree above the {what}: {e}", at=user_source(3))) from None
     out: List[Any] = []
-    for leaf, entry, axis, path in zip(leaves, options, dims, tree.paths(structure, what)):
+    for leaf, entry, axis, way, path in zip(leaves, options, dims, ways, tree.paths(structure, what)):
         if entry is None:
             out.append(leaf)
             continue
+        axis = None if way is not None or not aval_of(leaf).ndim else axis
         if not isinstance(entry, Remote) or axis is None:
             raise ArgumentError(message(f"{NAME}: {path} can go to a pf.Remote(buffer) if it has an axis of the batch, "
                                         f"got {entry!r} and axis {axis!r}", at=user_source(3)))
@@ -160,5 +171,5 @@ def _taken(ct: Any, entries: Any, axes: Any, structure: tree.TreeDef, row: Any, 
     holes = iter([ct] if structure.is_leaf() else tree.prefix_leaves(ct, structure))
     paths = tree.paths(structure, "cotangent")
     return tree.unflatten(structure, [
-        x if entry is None else join(loaded(entry, x, row, steps, path, []), axis)
+        x if entry is None else join(loaded(NAME, entry, x, row, steps, path, []), axis)
         for x, entry, axis, path in zip(holes, options, dims, paths)])

@@ -63,7 +63,8 @@ def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] 
            [4., 5.]], dtype=float32)
     """
     if not isinstance(spec, Aval) or not spec.size:
-        raise ArgumentError(message(f"remote_buffer: spec is the type of an array with elements, got {spec!r}",
+        got = repr(spec) if isinstance(spec, Aval) else f"a value of type {type(spec).__name__}"
+        raise ArgumentError(message(f"remote_buffer: spec is the type of an array with elements, got {got}",
                                     "way out: remote_buffer(pf.spec((16, 32)), steps=4)", at=user_source(2)))
     for what, n in (("steps", steps), ("rows", rows)):
         if not is_index(n) or n < 1:
@@ -132,21 +133,21 @@ class Remote:
                 at=user_source(4)))
 
 
-def loaded(option: Any, value: Any, row: Any, steps: int, path: str, found: List[Any]) -> Any:
+def loaded(name: str, option: Any, value: Any, row: Any, steps: int, path: str, found: List[Any]) -> Any:
     """An argument with what its entry of `loads` says in place of None; these values are added to `found`.
 
     Values that come from a buffer are stacked. Raises ArgumentError if a value was passed for one.
     """
     if isinstance(option, Remote):
         if value is not None:
-            raise ArgumentError(message(f"batch_serialise: {path} is loaded from {option.buffer.name}, but a value was "
+            raise ArgumentError(message(f"{name}: {path} is loaded from {option.buffer.name}, but a value was "
                                         "passed for it", "way out: pass None for it", at=user_source(4)))
-        option.check(option.buffer.spec, steps, f"batch_serialise: {path}")
+        option.check(option.buffer.spec, steps, f"{name}: {path}")
         found += bind(RemoteRead(option.buffer), [row_number(option.buffer, option.at(row))])
         return found[-1]
     if isinstance(option, dict) and isinstance(value, dict) and option.keys() == value.keys():
-        return {k: loaded(option[k], value[k], row, steps, f"{path}[{k!r}]", found) for k in value}
+        return {k: loaded(name, option[k], value[k], row, steps, f"{path}[{k!r}]", found) for k in value}
     if isinstance(option, (list, tuple)) and type(option) is type(value) and len(option) == len(value):
-        items = [loaded(o, v, row, steps, f"{path}[{i}]", found) for i, (o, v) in enumerate(zip(option, value))]
+        items = [loaded(name, o, v, row, steps, f"{path}[{i}]", found) for i, (o, v) in enumerate(zip(option, value))]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value

@@ -18,7 +18,7 @@ from ..trace.aval import BY_NAME, DEVICE, FLOAT8, HOST, REMOTE, SHORT, Aval, Axi
 from ..trace.errors import InputError, LoweringError, located, message, user_source
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
-from ..trace.prims.collectives import Collective, Pvary
+from ..trace.prims.collectives import Collective
 from ..trace.prims.effects import Print
 from ..trace.prims.memory import Parts, Place
 from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead
@@ -245,6 +245,11 @@ class Builder:
         return Stored(tuple([px.remote_variable(start, buffer, i, dtype, name=name if count == 1 else f"{name}_{i}",
                                                 **options) for i in range(count)]), aval, spec, self.mesh)
 
+    def meetings(self, jaxpr: Jaxpr) -> List[AxisNames]:
+        """The axes along which replicas meet in the collectives of a jaxpr."""
+        return [names for eqn in jaxpr.eqns if isinstance(eqn.primitive, Collective)
+                for names in collectives.meetings(eqn.primitive, self.mesh)]
+
     def group_of(self, names: AxisNames) -> Any:
         """The replica grouping of the replicas that differ along these axes of the mesh alone."""
         found = self.groups.get(names)
@@ -348,7 +353,7 @@ class Builder:
             if isinstance(primitive, Collective):
                 inputs = [self.tensor(a, jaxpr, env) for a in eqn.inputs]
                 env.update(zip(results, self.checked(eqn, eqn.inputs, results, collectives.lowered(
-                    primitive, px, self.group_of, *inputs))))
+                    primitive, px, self.mesh, self.group_of, *inputs))))
                 continue
             if isinstance(primitive, Place):
                 self.move(eqn, jaxpr, env, bound)
@@ -434,7 +439,7 @@ class Builder:
                 return [self.tensor(a, jaxpr, env) for a in jaxpr.outputs if a.aval.size and not is_far(a)]
             found = self.new_graph_of(
                 key, jaxpr.name, inputs, list(nested.values()),
-                [*(bound[a] for a in far_values(jaxpr)), *(self.group_of(names) for names in axes_met(jaxpr))],
+                [*(bound[a] for a in far_values(jaxpr)), *(self.group_of(names) for names in self.meetings(jaxpr))],
                 lambda tensors: subgraph.emit(self.px, equations, tensors), like)
         return found
 
@@ -491,12 +496,6 @@ class Builder:
 
 
 # ---------------------------------------------------------------------------- small things
-def axes_met(jaxpr: Jaxpr) -> List[AxisNames]:
-    """The axes along which replicas meet in the collectives of a jaxpr."""
-    return [frozenset(eqn.primitive.axes) for eqn in jaxpr.eqns
-            if isinstance(eqn.primitive, Collective) and not isinstance(eqn.primitive, Pvary)]
-
-
 def far_values(jaxpr: Jaxpr) -> List[Var]:
     """The far values that a graph moves itself: for their buffers and streams."""
     moved = [a for eqn in jaxpr.eqns if isinstance(eqn.primitive, Place) or goes_through_io_tiles(eqn)

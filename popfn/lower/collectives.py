@@ -1,7 +1,7 @@
 """Collectives over the axes of a mesh in PopXL: over the groups of replicas that differ along these axes alone."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 
@@ -18,17 +18,29 @@ from ..trace.prims.collectives import (
     Psum,
     Pvary,
 )
+from ..transforms.shard import Axes
+from .replicas import groups
 
 OPS = {Psum: "add", Pmax: "max", Pmin: "min"}
 
 
-def lowered(primitive: Collective, px: Any, group_of: Callable[[AxisNames], Any], *tensors: Any) -> Any:
-    """The result of a collective; `group_of` gives the replica grouping of some axes."""
+def meetings(primitive: Collective, mesh: Axes) -> List[AxisNames]:
+    """The axes along which replicas meet, one after the other: PopXL wants a group to have one stride."""
+    if isinstance(primitive, Pvary):
+        return []
+    names = frozenset(primitive.axes)
+    return [names] if groups(mesh, names)[0] is not None else [frozenset((name,)) for name in sorted(names)]
+
+
+def lowered(primitive: Collective, px: Any, mesh: Axes, group_of: Callable[[AxisNames], Any], *tensors: Any) -> Any:
+    """The result of a collective over axes of a mesh; `group_of` gives the replica grouping of some of them."""
     if isinstance(primitive, Pvary):
         return tensors[0]
     if isinstance(primitive, (Psum, Pmax, Pmin)):
-        group = group_of(frozenset(primitive.names))
-        return px.ops.collectives.replicated_all_reduce(tensors[0], OPS[type(primitive)], group)
+        y = tensors[0]
+        for names in meetings(primitive, mesh):
+            y = px.ops.collectives.replicated_all_reduce(y, OPS[type(primitive)], group_of(names))
+        return y
     found: Any = primitive
     group = group_of(frozenset((found.axis_name,)))
     if isinstance(primitive, AxisIndex):

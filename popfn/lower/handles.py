@@ -104,8 +104,8 @@ def with_safe_reads(jaxpr: Jaxpr) -> Jaxpr:
         v, = eqn.outputs
         same = {a for a, b in whole.items() if b is v} | {v}
         uses = [k for k, e in enumerate(jaxpr.eqns) if not same.isdisjoint(e.inputs)]
-        last = len(jaxpr.eqns) if not same.isdisjoint(jaxpr.outputs) else max(uses, default=i)
-        if any(buffer is eqn.primitive.buffer and i < time <= last and not (
+        last = max(uses, default=i)
+        if not same.isdisjoint(jaxpr.outputs) or any(buffer is eqn.primitive.buffer and i < time <= last and not (
                 time == last and value is not None and overwrites_safely(jaxpr, v, value))
                for buffer, time, value in writes):
             instead[v] = Var(v.aval)

@@ -24,7 +24,8 @@ from ..transforms.cond import Cond
 from ..transforms.loop import While
 from ..transforms.replay import checked, constant_arrays, inline, sources
 from ..transforms.scan import Scan
-from ..transforms.shard import Axes, Shard, Spec, has_mesh, spec_names
+from ..transforms.shard import Axes, Shard, Spec, has_mesh, spec_names, without_meshes
+from ..transforms.simplify import without_dead_code
 
 WHOLE: Spec = ()
 
@@ -48,6 +49,8 @@ def localised(jaxpr: Jaxpr, state: Sequence[int]) -> Localised:
     if not meshes:
         return Localised(jaxpr, (WHOLE,) * len(jaxpr.inputs), (WHOLE,) * len(jaxpr.outputs), ())
     (mesh, _), *others = meshes.items()
+    if math.prod(size for _, size in mesh) == 1 and not others:
+        return localised(without_meshes(jaxpr), state)
     for other, eqn in others:
         raise located(LoweringError(message(
             f"a program is lowered for one mesh, but functions are sharded over {mesh_text(mesh)} and "
@@ -118,7 +121,7 @@ class _Localising:
                 outs = [(a, WHOLE) if isinstance(a, Literal) else env[a] for a in jaxpr.outputs]
                 found = [have if want is None else want for (_, have), want in zip(outs, wanted)]
                 local = trace.finish([self.converted(x, have, want) for (x, have), want in zip(outs, found)])
-            self.made[key] = checked(local), found
+            self.made[key] = checked(without_dead_code(local)), found
         return self.made[key]
 
     # ------------------------------------------------------------------ equations

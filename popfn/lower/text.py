@@ -390,7 +390,7 @@ class _Writer:
         if isinstance(value, (list, tuple)):
             items = self.listed(value, inner)
             return Expr(f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})")
-        if isinstance(value, np.ndarray) and value.ndim:
+        if isinstance(value, np.ndarray) and (value.ndim or value.dtype.names):
             return Expr(array_text(value) if is_small(value) else self.large(value))
         if isinstance(value, str):
             return Expr(json.dumps(value))

@@ -15,7 +15,7 @@ from typing import Any, Callable, ClassVar, Dict, List, Optional, Sequence, Set,
 import numpy as np
 
 from .array import Array
-from .aval import DEVICE, Aval, AxisNames, as_numpy, aval_of_data, scalar_array
+from .aval import DEVICE, Aval, AxisNames, Placement, as_numpy, aval_of_data, scalar_array
 from .errors import IN_LIBRARY, ConcretizationError, LeakError, PopfnError, Source, located, message, user_source, where
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from .primitive import MIXED, Primitive, eval_results, watchers
@@ -112,7 +112,7 @@ class Trace:
         self.source: Optional[Source] = None  # while a transform replays an equation: the line that it came from
         self.captures: List[Tracer] = []
         self.values: Dict[Var, np.ndarray] = {}  # in a following trace: the inputs', and what was asked for
-        self.moved: Dict[Tuple[Atom, str], Tracer] = {}  # what was moved to another memory because an operation asked
+        self.moved: Dict[Tuple[Atom, Placement], Tracer] = {}  # what was placed otherwise because an operation asked
         self._captured: Dict[int, Tracer] = {}
         self._constants: Dict[int, Tuple[Any, Var, np.ndarray]] = {}
 
@@ -308,6 +308,7 @@ def bind(primitive: Primitive, args: Sequence[Any]) -> Any:
         trace.eqns.append(_new_eqn(Eqn, (primitive, inputs, (var,), source)))
         return Tracer(out, trace, var, source)
     if out is MIXED:
+        primitive = primitive.widened(avals)
         return bind(primitive, placed_alike(trace, primitive, inputs, avals))
     outputs = tuple(Var(a) for a in out)
     trace.eqns.append(Eqn(primitive, inputs, outputs, source))
@@ -328,10 +329,15 @@ def placed_alike(trace: Trace, primitive: Primitive, inputs: Sequence[Atom], ava
             continue
         moved: Any = atom
         if aval.memory != memory:
-            moved = trace.moved.get((atom, memory))
+            moved = trace.moved.get((atom, (aval.varying, memory)))
             if moved is None:
-                moved = trace.moved[atom, memory] = Trace.place(atom, memory)
-        out.append(Trace.pvary(moved, axes - aval.varying) if aval.varying != axes else moved)
+                moved = trace.moved[atom, (aval.varying, memory)] = Trace.place(atom, memory)
+        if aval.varying != axes:
+            varied = trace.moved.get((atom, placement))
+            if varied is None:
+                varied = trace.moved[atom, placement] = Trace.pvary(moved, axes - aval.varying)
+            moved = varied
+        out.append(moved)
     return out
 
 

@@ -14,7 +14,9 @@ from ..trace.errors import MissingRuleError, located
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Linear, Zero
 from ..trace.prims import add, instantiate, place
+from ..trace.prims.collectives import Pvary, psum
 from ..trace.prims.memory import Place
+from ..trace.prims.shaping import LinearOp
 from ..trace.tracer import Trace, Tracer, bind
 from .replay import checked, inline, sources, start_env
 
@@ -80,7 +82,21 @@ def split(trace: Trace, start: int, directions: Sequence[Tracer]) -> Tuple[List[
 
 
 def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var, Any]) -> Dict[Var, Any]:
-    """Walk linear equations backwards under `trace`, from cotangents of results to those of what they depend on."""
+    """Walk linear equations backwards under `trace`, from cotangents of results to those of what they depend on.
+
+    What is added up over named axes, where one value was handed to all lanes, is added up late: behind operations that
+    only move elements, and once for the sum of several. So a parameter's cotangent is reduced once, however many parts
+    of it are used.
+    """
+    late: Dict[Var, Any] = {}  # a sum over named axes, and what it is the sum of
+
+    def summed(x: Any, names: Tuple[str, ...]) -> Any:
+        total = psum(x, names)
+        late[total.variable] = x
+        return total
+
+    def summands(c: Any) -> Any:
+        return late.get(c.variable) if type(c) is Tracer else None
     with sources(trace):
         for primitive, inputs, outputs, source in reversed(eqns):
             if primitive.multiple:
@@ -93,14 +109,28 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
                     continue
             trace.source = source
             operands = [Linear(a.aval) if a in linear else a for a in inputs]
+            parts = summands(ct) if isinstance(primitive, LinearOp) and type(primitive) is not Place else None
             try:
-                in_cts = primitive.transpose(ct, *operands)
+                if isinstance(primitive, Pvary):
+                    in_cts: Sequence[Any] = (summed(ct, primitive.names),)
+                elif parts is not None:
+                    names = tuple(sorted(parts.aval.varying - ct.aval.varying))
+                    in_cts = tuple([c if c is None or type(c) is Zero else summed(c, names)
+                                    for c in primitive.transpose(parts, *operands)])
+                else:
+                    in_cts = primitive.transpose(ct, *operands)
             except MissingRuleError as e:
                 raise located(e, source) from None
             for a, c in zip(inputs, in_cts):
                 if c is not None and type(c) is not Zero and a in linear:
                     before = cts.get(a)
-                    cts[a] = c if before is None else place(add(before, c), a.aval.memory)
+                    old, new = summands(before), summands(c)
+                    if before is None:
+                        cts[a] = c
+                    elif old is not None and new is not None and old.aval is new.aval:
+                        cts[a] = summed(add(old, new), tuple(sorted(old.aval.varying - c.aval.varying)))
+                    else:
+                        cts[a] = place(add(before, c), a.aval.memory)
     return cts
 
 

@@ -7,7 +7,16 @@ from typing import Any, ClassVar, Sequence, Tuple
 import numpy as np
 
 from ..aval import REMOTE, Aval, Placement
-from ..errors import ArgumentError, DtypeError, InputError, MissingRuleError, RangeError, ShapeError, message
+from ..errors import (
+    ArgumentError,
+    DtypeError,
+    InputError,
+    MissingRuleError,
+    RangeError,
+    ShapeError,
+    message,
+    user_source,
+)
 from ..primitive import MIXED, MappedAxis, Primitive, Zero
 from ..tracer import bind, current_trace
 
@@ -87,7 +96,8 @@ class RemoteRead(Access):
         buffer = self.buffer
         k = buffer.row(row)
         if not buffer.is_written[k]:
-            raise InputError(message(f"row {k} of {buffer.name} is read, but nothing was written there"))
+            raise InputError(message(f"row {k} of {buffer.name} is read, but nothing was written there",
+                                     at=user_source(2)))
         return (buffer.data[k].copy(),)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
