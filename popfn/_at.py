@@ -6,19 +6,19 @@ from typing import Any, Callable, Optional, Tuple
 
 import numpy as np
 
-from ._indexing import Selection
+from ._indexing import Selection, check_mask, is_mask, too_many
 from ._promotion import as_array
 from .numpy._indexing import READ, WRITE, broadcast_into, check_mode, converted
 from .trace import prims
 from .trace.array import Array
-from .trace.aval import bool_, float32
-from .trace.errors import DtypeError, message, user_source
+from .trace.aval import Shape, bool_, float32
+from .trace.errors import DtypeError, ShapeError, message, user_source
 from .trace.prims.structural import slice_axis
-from .trace.tracer import aval_of, literal
+from .trace.tracer import Tracer, aval_of, literal
 
 
 class At:
-    """What `x.at` is: `x.at[key]` names elements of x, with NumPy's keys of ints, slices and integer arrays."""
+    """What `x.at` is: `x.at[key]` names elements of x, with NumPy's keys of ints, slices, integer arrays and masks."""
 
     __slots__ = ("x",)
 
@@ -36,6 +36,10 @@ class AtKey:
     Indices count from the end if they are negative. One that is out of range is an error (RangeError, an IndexError) if
     it is known while tracing, else it reads the nearest element and writes nothing. With a `mode` known indices are
     like traced ones: "drop" writes nothing, "clip" writes to or reads the nearest element, "fill" reads `fill_value`.
+
+    A mask, an array of bools over the first axes or all, may be traced where it is the whole key of a write. Then the
+    values broadcast to one element of what it picks (a scalar always does), or have the rank of x and broadcast to it:
+    the same as pnp.where(mask, new, x). What a traced mask picks cannot be read, as its shape would not be known.
 
     >>> import popfn as pf
     >>> x = pf.Array([1.0, 2.0, 3.0])
@@ -93,8 +97,13 @@ class AtKey:
         if x.dtype == bool_ and name != "set":
             raise DtypeError(message(f"{what} of bools is not defined, the array is {x.aval}",
                                      "way out: x.at[...].set, or convert with astype", at=user_source(2)))
+        values, mask = converted(what, values, x.aval), whole_mask(self.key)
+        if isinstance(mask, Tracer):
+            return write_masked(name, x, mask, values, combine)
         at = Selection(x, self.key, mode, way_out="way out: pnp.where(mask, value, x)")
-        values = broadcast_into(what, converted(what, values, x.aval), at.shape)
+        if mask is not None and not broadcasts(values, at.shape) and fits(values, x):
+            return write_masked(name, x, mask, values, combine)
+        values = broadcast_into(what, values, at.shape)
         if not math.prod(at.shape):
             return x
         if not at.indices:
@@ -103,6 +112,45 @@ class AtKey:
         if scatter is None:
             return at.put_rows(x, multiplied(rows, index, values, at.place, at.distinct()))
         return at.put_rows(x, scatter(rows, index, values, at.place))
+
+
+def whole_mask(key: Any) -> Any:
+    """The mask that a key consists of; None for other keys."""
+    if isinstance(key, tuple) and len(key) == 1:
+        key, = key
+    return key if is_mask(key) else None
+
+
+def broadcasts(values: Any, shape: Shape) -> bool:
+    """Whether values broadcast to a shape."""
+    v = aval_of(values).shape
+    return len(v) <= len(shape) and all(m in (1, n) for m, n in zip(v[::-1], shape[::-1]))
+
+
+def fits(values: Any, x: Array) -> bool:
+    """Whether values have x's rank and broadcast to it, so that a mask picks their elements as it picks those of x."""
+    return aval_of(values).ndim == x.ndim and broadcasts(values, x.shape)
+
+
+def write_masked(name: str, x: Array, mask: Any, values: Any, combine: Callable[[Any, Any], Any]) -> Array:
+    """x with values where a mask over its first axes holds.
+
+    Other values than these would mean something else if the mask were known: one after the other for what it picks.
+    """
+    if aval_of(mask).ndim > x.ndim:
+        raise too_many(aval_of(mask).ndim, x)
+    check_mask(mask, x, 0)
+    rest = x.shape[aval_of(mask).ndim:]
+    if not fits(values, x):
+        if not broadcasts(values, (1, *rest)):
+            raise ShapeError(message(
+                f"x.at[mask].{name}: {aval_of(values)} does not broadcast to the shape {(1, *rest)} of what a traced "
+                f"mask picks, nor has it the rank of {x.aval}", "way out: a scalar, or pnp.where(mask, values, x)",
+                at=user_source(2)))
+        values = prims.reshape(values, aval_of(values).shape[-len(rest):] if rest else ())
+    mask = prims.reshape(mask, aval_of(mask).shape + (1,) * len(rest))
+    values = prims.broadcast_to(values, x.shape)
+    return as_array(prims.select(mask, combine(x, values), x))
 
 
 def multiplied(rows: Any, index: Any, values: Any, axis: int, distinct: bool) -> Any:

@@ -94,6 +94,9 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
                                         at=user_source(2)))
     if not is_index(rows) or rows < 1:
         raise ArgumentError(message(f"{NAME}: rows is a number of 1 or more, got {rows!r}", at=user_source(2)))
+    for option, places in (("loads", loads), ("stores", stores)):
+        for entry in tree.leaves(places):
+            _memory(option, entry)
     count = int(steps)
     has_handles = any(isinstance(x, Remote) for x in tree.leaves((loads, stores)))
 
@@ -129,7 +132,13 @@ def _element(stack: Any) -> Aval:
 
 # ---------------------------------------------------------------------------- what goes in
 def given_row(name: str, row: Any, rows: int) -> Any:
-    """The row that a function with handles is called with. Raises RangeError if it is known and out of range."""
+    """The row that a function with handles is called with.
+
+    Raises RangeError if it is known and out of range, ArgumentError if it is no integer.
+    """
+    aval = None if row is None or isinstance(row, str) else tracing.argument_aval(row)
+    if aval is None or aval.ndim or aval.dtype.kind not in "iu":
+        raise ArgumentError(message(f"{name}: row is the number of a row, got {row!r:.60}", at=user_source(3)))
     if is_index(row) and not 0 <= row < rows:
         raise RangeError(message(f"{name}: row {row} is out of range, the function serves {rows} row{'s' * (rows > 1)}",
                                  f"way out: {name}(..., rows={int(row) + 1})" if row >= 0 else None,
@@ -203,6 +212,7 @@ class Outcome(NamedTuple):
     memory: str
     buffer: Optional[RemoteBuffer] = None
     row: Any = None
+    handle: Any = None
 
     def given(self, parts: Any) -> Any:
         """What the caller gets of the stacked parts."""
@@ -226,6 +236,9 @@ def _outcomes(f: Function, traced: tracing.Traced, out_axes: Any, reduce: Any, s
             return ArgumentError(message(f"{NAME}: {path} of {function_name(f)} is {aval} in each step, {text}",
                                          f"way out: {advice}" if advice else None, at=user_source(4)))
         if way is not None:
+            if isinstance(store, Remote):
+                raise fault(f"which is reduced: it has no parts to put into {store.buffer.name}",
+                            "leave it out of stores, or out of reduce")
             if not isinstance(way, str) or way not in (SUM, MEAN):
                 raise ArgumentError(message(
                     f"{NAME}: reduce has None, {SUM!r} or {MEAN!r} for each result, got {way!r}", at=user_source(3)))
@@ -236,7 +249,10 @@ def _outcomes(f: Function, traced: tracing.Traced, out_axes: Any, reduce: Any, s
             continue
         if isinstance(store, Remote):
             store.check(aval, steps, f"{NAME}: {tree.paths(traced.out_tree, 'result')[i]} of {function_name(f)}")
-            out.append(Outcome(None, 0, "", store.buffer, row_number(store.buffer, store.at(row))))
+            if any(o.buffer is store.buffer and store.row in (None, o.handle.row) for o in out):
+                raise fault(f"and goes to the row of {store.buffer.name} where another result goes",
+                            "a buffer, or a row, for each result")
+            out.append(Outcome(None, 0, "", store.buffer, row_number(store.buffer, store.at(row)), store))
             continue
         if not aval.ndim:
             raise fault("a scalar, whose parts cannot be put together along an axis",

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Tuple
 
 from . import _tracing as tracing, numpy as pnp
+from ._custom import run
 from .api import Function, decorator, wraps
 from .trace import tree
 from .trace.errors import ArgumentError, message, user_source
@@ -34,9 +35,9 @@ def checkpoint(f: Function, policy: Policy = "nothing") -> Function:
 
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if current_trace() is None:
-            return f(*args, **kwargs)
         given = tracing.arguments("checkpoint", f, args, kwargs, arrays=True)
+        if current_trace() is None:
+            return run(f, given)
         traced = tracing.trace(f, given, tracing.follows())
         return traced.outputs(bind(Checkpoint(traced.jaxpr, policy), [*traced.captures, *given.leaves]))
     return wrapper

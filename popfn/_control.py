@@ -5,17 +5,27 @@ import inspect
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _tracing as tracing, numpy as pnp
-from ._promotion import convert_to
+from ._promotion import convert_to, known
 from .api import check_callable, is_index
 from .trace import prims, tree
 from .trace.array import Array
 from .trace.aval import Aval, bool_, int32, promote_types, uint32
-from .trace.errors import ArgumentError, DtypeError, ShapeError, function_name, message, user_source
+from .trace.errors import (
+    ArgumentError,
+    DtypeError,
+    NarrowingError,
+    RangeError,
+    ShapeError,
+    function_name,
+    message,
+    user_source,
+)
 from .trace.jaxpr import Jaxpr, Var
+from .trace.prims.collectives import pvary
 from .trace.prims.structural import slice_axis
 from .trace.tracer import Tracer, aval_of, bind, literal
 from .transforms.bodies import cut, rebuilt, reordered, without_constants
-from .transforms.cond import choose, over
+from .transforms.cond import choose
 from .transforms.loop import While
 from .transforms.replay import constant_arrays, inline
 from .transforms.scan import Scan
@@ -84,6 +94,7 @@ def _scan(name: str, f: Function, init: Any, xs: Any, length: Optional[int], rev
     body = _loop_body(name, f, given._replace(avals=[*given.avals[:n], *rows]), 0, carry_tree, carry_of)
     operands = [*body.consts, *_typed(given.leaves[:n], body.carry), *given.leaves[n:]]
     step = Scan(body.jaxpr, size, len(body.consts), n, bool(reverse))
+    unroll = known("scan: unroll", unroll)
     results = bind(step, operands) if unroll == 1 and unroll is not True else _unrolled(step, operands, unroll)
     y_tree = body.out_tree.children()[1]
     return tree.unflatten(carry_tree, results[:n]), tree.unflatten(y_tree, results[n:])
@@ -91,6 +102,7 @@ def _scan(name: str, f: Function, init: Any, xs: Any, length: Optional[int], rev
 
 def _length(name: str, given: tracing.Arguments, length: Optional[int]) -> int:
     """The number of steps."""
+    length = known(f"{name}: the length", length)
     if length is not None and (not is_index(length) or length < 0):
         raise ArgumentError(message(f"{name}: length is a number of 0 or more, got {length!r}", at=user_source(2)))
     n = given.structures[0].num_leaves
@@ -168,7 +180,7 @@ def fori_loop(lower: Any, upper: Any, body: Function, init: Any, *, max_steps: O
     """
     check_callable("fori_loop", body, "fori_loop(lower, upper, body, init)")
     for name, bound in (("lower", lower), ("upper", upper)):
-        aval = tracing.argument_aval(bound)
+        aval = _operand("fori_loop", name, bound)
         if aval.ndim or aval.dtype.kind not in "iu":
             raise DtypeError(message(f"fori_loop: {name} is an integer, got {aval}", at=user_source(2)))
     first, last = (aval_of(x) for x in (lower, upper))
@@ -230,6 +242,7 @@ def while_loop(cond: Function, body: Function, init: Any, max_steps: Optional[in
 
 
 def _bound(name: str, max_steps: Any) -> int:
+    max_steps = known(f"{name}: max_steps", max_steps)
     if not is_index(max_steps) or max_steps < 0:
         raise ArgumentError(message(f"{name}: max_steps is a number of 0 or more, got {max_steps!r}",
                                     at=user_source(3)))
@@ -244,14 +257,15 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
     shapes and dtypes; Python numbers take the dtype of the other function's result. Under `vmap`, where lanes may
     differ, a function runs if any lane takes it, and sees only operands of such lanes.
 
-    Raises ArgumentError if `pred` is no scalar or the results differ in structure or type.
+    Raises ArgumentError if `pred` is no scalar or the results differ in structure or type. An index that is known while
+    tracing and out of range is a RangeError in a branch that is not taken too.
 
     >>> cond(3 > 2, lambda x: x + 1, lambda x: x - 1, 10)
     Array(11, dtype=int32, weak=True)
     """
     check_callable("cond", true_fun, "cond(pred, true_fun, false_fun, *operands)")
     check_callable("cond", false_fun, "cond(pred, true_fun, false_fun, *operands)")
-    aval = tracing.argument_aval(pred)
+    aval = _operand("cond", "pred", pred)
     if aval.ndim:
         raise ArgumentError(message(f"cond: pred is a scalar, got {aval}",
                                     "way out: pnp.where chooses element by element, pnp.all and pnp.any decide for all",
@@ -266,24 +280,53 @@ def switch(index: Any, branches: Sequence[Function], *operands: Any) -> Any:
     >>> switch(1, [lambda x: x, lambda x: x * 10, lambda x: -x], 3)
     Array(30, dtype=int32, weak=True)
     """
+    if not hasattr(branches, "__iter__"):
+        raise ArgumentError(message(f"switch takes a sequence of functions, got {type(branches).__name__}",
+                                    "way out: switch(index, [f, g], *operands)", at=user_source(2)))
     branches = tuple(branches)
     if not branches:
         raise ArgumentError(message("switch: there are no branches", at=user_source(2)))
     for f in branches:
         check_callable("switch", f, "switch(index, [f, g], *operands)")
-    aval = tracing.argument_aval(index)
+    aval = _operand("switch", "the index", index)
     if aval.ndim or aval.dtype.kind not in "iu":
         raise ArgumentError(message(f"switch: the index is an integer, got {aval}", at=user_source(2)))
     if len(branches) == 1:
-        return branches[0](*operands)
+        return branches[0](*tree.map(pnp.asarray, operands))
     if aval.dtype == uint32:  # what int32 cannot hold would turn negative
         index = pnp.minimum(index, len(branches) - 1)
     return _branch("switch", branches, prims.convert(pnp.asarray(index), int32), operands)
 
 
+def _operand(name: str, what: str, x: Any) -> Aval:
+    """The type of an operand that decides where to go on. Raises ArgumentError for what is no array."""
+    try:
+        if isinstance(x, Aval):
+            raise DtypeError(f"it is the aval {x}, not an array")
+        return tracing.argument_aval(x)
+    except DtypeError as e:
+        raise ArgumentError(message(f"{name}: {what} is not an array: {e}", at=user_source(3))) from None
+    except NarrowingError as e:
+        raise NarrowingError(message(f"{name}: {what}: {e}", at=user_source(3))) from None
+
+
+def _in_branch(name: str, f: Function, operands: Sequence[Any]) -> Body:
+    """A branch, traced. An error of a known index that is out of range says that this does not depend on the choice."""
+    given = tracing.arguments(name, f, operands, {}, arrays=True)
+    try:
+        return _traced(f, given)
+    except RangeError as e:
+        if "out of range" not in str(e) or "seen: in the branch" in str(e):
+            raise
+        raise RangeError("\n  ".join([
+            str(e), f"seen: in the branch {function_name(f)} of {name}, which is traced whether it is taken or not",
+            "way out: a traced index, which reads the nearest element and writes nothing, or take and x.at with mode="],
+        )) from None
+
+
 def _branch(name: str, functions: Sequence[Function], index: Any, operands: Sequence[Any]) -> Any:
     """The results of the function that the index says."""
-    made = [_traced(f, tracing.arguments(name, f, operands, {}, arrays=True)) for f in functions]
+    made = [_in_branch(name, f, operands) for f in functions]
     first = made[0]
     for f, one in zip(functions, made):
         if one.out_tree != first.out_tree:
@@ -318,13 +361,14 @@ def associative_scan(fn: Function, elems: Any, reverse: bool = False, axis: int 
     combines them element by element; it must be associative. With `reverse` the prefixes begin at the end, and `fn`
     gets the later elements first.
 
-    Raises ArgumentError if `fn` returns another structure, ShapeError if the sizes differ.
+    Raises ArgumentError if `fn` returns another structure, shape or dtype, ShapeError if the sizes differ.
 
     >>> import operator, numpy as np
     >>> associative_scan(operator.add, np.arange(1, 6))
     Array([ 1,  3,  6, 10, 15], dtype=int32)
     """
     check_callable("associative_scan", fn, "associative_scan(fn, elems)")
+    axis = known("associative_scan: the axis", axis)
     given = tracing.arguments("associative_scan", fn, (elems, elems), {}, arrays=True)
     structure = given.structures[0]
     leaves: List[Any] = [pnp.asarray(x) for x in given.leaves[:structure.num_leaves]]
@@ -345,6 +389,14 @@ def associative_scan(fn: Function, elems: Any, reverse: bool = False, axis: int 
                 f"associative_scan: {function_name(fn)} returns another structure than it takes",
                 tree.first_difference(tree.unflatten(structure, xs), tree.unflatten(got, out), "elems", "the result",
                                       "elems"), at=user_source(3)))
+        for path, x, y in zip(paths, xs, out):
+            a, b = aval_of(x), _operand("associative_scan", f"{path} in the result of {function_name(fn)}", y)
+            if (a.shape, a.dtype) != (b.shape, b.dtype):
+                raise ArgumentError(message(
+                    f"associative_scan: {function_name(fn)} changes the type of what it combines",
+                    f"seen: it takes {path} as {a.invariant}, and returns {b.invariant} for it",
+                    "way out: convert elems, or the result, with astype" if a.shape == b.shape else
+                    "way out: combine element by element, along all axes", at=user_source(3)))
         return out
 
     def every_other(xs: Sequence[Any], start: int, stop: int) -> List[Any]:
@@ -459,7 +511,7 @@ def _returning(jaxpr: Jaxpr, avals: Sequence[Aval]) -> Jaxpr:
     def f(*args: Any) -> Sequence[Any]:
         outs = inline(jaxpr, args)
         firsts = [prims.place(prims.convert(y, a.dtype, a.weak), a.memory) for y, a in zip(outs, avals)]
-        return [over(y, a.varying) for y, a in zip(firsts, avals)] + outs[len(avals):]
+        return [pvary(y, a.varying) for y, a in zip(firsts, avals)] + outs[len(avals):]
     return rebuilt(jaxpr.name, jaxpr.in_avals, f)
 
 

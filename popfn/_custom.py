@@ -5,10 +5,11 @@ import inspect
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _tracing as tracing
+from ._promotion import as_array
 from .api import Function, check_callable, decorator, is_index, wraps
 from .trace import tree
 from .trace.array import Array
-from .trace.aval import Aval
+from .trace.aval import NO_AXES, Aval, AxisNames
 from .trace.errors import (
     ArgumentError,
     DtypeError,
@@ -22,6 +23,7 @@ from .trace.errors import (
 from .trace.jaxpr import Jaxpr, Var
 from .trace.primitive import Zero
 from .trace.prims import instantiate
+from .trace.prims.collectives import pvary, quoted
 from .trace.tracer import Trace, Tracer, bind, current_trace, named_axes
 from .transforms.custom import CustomJvp, CustomVjp, Later, fitted
 from .transforms.replay import checked
@@ -35,7 +37,8 @@ class Called(NamedTuple):
 
     `static` holds the arguments that are not differentiated, by position; `given` the others. `closed` are the tracers
     that the function closes over, or has for static arguments. `jaxpr` takes them, then the leaves of the others.
-    `axes` are the named axes around the call, which its rules may use too.
+    `axes` are the named axes around the call, which its rules may use too. `varying` are those over which one of the
+    values that it takes varies: f and its rules see all arguments vary over them, as with an operation.
     """
 
     f: Function
@@ -45,6 +48,7 @@ class Called(NamedTuple):
     jaxpr: Jaxpr
     out_tree: tree.TreeDef
     axes: Dict[str, int]
+    varying: AxisNames
 
     @property
     def operands(self) -> List[Any]:
@@ -61,7 +65,8 @@ class Called(NamedTuple):
         return tuple(x.describe() for x in self.closed)
 
     def by_argument(self, leaves: Sequence[Any]) -> List[Any]:
-        """Leaves by argument."""
+        """Leaves by argument, as f sees them."""
+        leaves = [pvary(x, self.varying) for x in leaves]
         return tracing.unflatten_arguments(leaves, self.given.structures, len(self.given.args), ())[0]
 
     def every(self, values: Sequence[Any]) -> List[Any]:
@@ -70,8 +75,16 @@ class Called(NamedTuple):
         return [self.static[i] if i in self.static else next(rest) for i in range(len(self.static) + len(values))]
 
 
-def called(kind: str, f: Function, nondiff: Numbers, args: Sequence[Any]) -> Called:
-    """Trace a call of `f`."""
+def run(f: Function, given: tracing.Arguments) -> Any:
+    """A call of `f` at once. It gets arrays, as where it is traced; the caller's own may change later."""
+    args, kwargs = tracing.unflatten_arguments([as_array(x) for x in given.leaves], given.structures, len(given.args),
+                                               list(given.kwargs))
+    return f(*args, **kwargs)
+
+
+def split(kind: str, f: Function, nondiff: Numbers, args: Sequence[Any],
+          ) -> Tuple[Dict[int, Any], Function, tracing.Arguments]:
+    """The arguments that are not differentiated, by position; `f` as a function of the others, and those."""
     numbers: List[Any] = list(nondiff) if isinstance(nondiff, (tuple, list, range)) else [nondiff]
     for n in numbers:
         if not is_index(n) or not -len(args) <= n < len(args):
@@ -81,15 +94,32 @@ def called(kind: str, f: Function, nondiff: Numbers, args: Sequence[Any]) -> Cal
     static = {n % len(args): args[n] for n in sorted(n % len(args) for n in numbers)}
     rest = [x for i, x in enumerate(args) if i not in static]
     inner = with_static(f, static) if static else f
-    given = tracing.arguments(kind, inner, rest, {}, arrays=True)
-    traced = tracing.trace(inner, given, tracing.follows())
+    return static, inner, tracing.arguments(kind, inner, rest, {}, arrays=True)
+
+
+def called(kind: str, f: Function, nondiff: Numbers, args: Sequence[Any]) -> Called:
+    """Trace a call of `f`."""
+    static, inner, given = split(kind, f, nondiff, args)
+    fixed = [x for x in tree.leaves(list(static.values())) if isinstance(x, Tracer)]
+    axes, before = NO_AXES.union(*[a.varying for a in given.avals], *[x.aval.varying for x in fixed]), None
+    while axes != before:
+        traced = tracing.trace(in_lanes(inner, axes) if axes else inner, given, tracing.follows())
+        axes, before = axes.union(*[x.aval.varying for x in traced.captures]), axes
     jaxpr, captures = traced.jaxpr, traced.captures
     seen = {id(x) for x in captures}
-    more = [x for x in tree.leaves(list(static.values())) if isinstance(x, Tracer) and id(x) not in seen]
+    more = [x for x in fixed if id(x) not in seen]
     if more:
         inputs = [*jaxpr.inputs[:len(captures)], *(Var(x.aval) for x in more), *jaxpr.inputs[len(captures):]]
         jaxpr = Jaxpr(inputs, jaxpr.outputs, jaxpr.eqns, jaxpr.constvars, jaxpr.constants, jaxpr.name)
-    return Called(f, static, given, (*captures, *more), jaxpr, traced.out_tree, named_axes())
+    return Called(f, static, given, (*captures, *more), jaxpr, traced.out_tree, named_axes(), axes)
+
+
+def in_lanes(f: Function, axes: AxisNames) -> Function:
+    """`f`, which sees its arguments vary over these axes."""
+    @wraps(f)
+    def inner(*args: Any) -> Any:
+        return f(*tree.map(lambda x: pvary(x, axes), args))
+    return inner
 
 
 def with_static(f: Function, static: Dict[int, Any]) -> Function:
@@ -178,7 +208,13 @@ def leaf(what: str, x: Any, aval: Aval, path: str, is_cotangent: bool = False) -
         raise ArgumentError(message(f"{what} returns no array as {path}: {e}", at=user_source(2))) from None
     if seen.shape != aval.shape or seen.dtype != aval.dtype and not (seen.weak and aval.is_float):
         raise ShapeError(message(f"{what} returns {path} as {seen}, expected {aval}", at=user_source(2)))
-    return fitted(x, aval, is_cotangent)
+    more = seen.varying - aval.varying
+    if more and not is_cotangent:
+        axes = quoted(sorted(more))
+        raise ArgumentError(message(f"{what} returns {path} as {seen}, which varies over {axes} though the function's "
+                                    f"own result, {aval}, does not", f"way out: pf.pvary(result, {axes}) in the "
+                                    "function, or pf.psum in the rule", at=user_source(2)))
+    return fitted(x, aval)
 
 
 def leaves_of(what: str, got: Any, call: Called, root: str, only_floats: bool = False) -> List[Any]:
@@ -211,7 +247,8 @@ def custom_jvp(f: Function, nondiff_argnums: Numbers = ()) -> Function:
     `rule_i(tangent, result, *primals)`, None for an argument without derivative; what they return is added up.
 
     `nondiff_argnums` numbers arguments that are no arrays, or not to be differentiated; a rule takes them first, before
-    `primals`. f may close over any value that is not differentiated, its rule over the same ones.
+    `primals`. f may close over any value that is not differentiated, its rule over the same ones. Over a named axis, if
+    one argument varies, f and its rule see all arguments vary.
 
     Raises ArgumentError where the rule's results do not have the structure of f's, ShapeError for other types, and
     ArgumentError that names the value if f closes over one that is differentiated.
@@ -235,7 +272,7 @@ def custom_jvp(f: Function, nondiff_argnums: Numbers = ()) -> Function:
             raise missing_rule("custom_jvp", f, "give it one with defjvp or defjvps")
         args = positional("custom_jvp", f, args, kwargs)
         if current_trace() is None:
-            return f(*args)
+            return run(*split("custom_jvp", f, nondiff_argnums, args)[1:])
         call = called("custom_jvp", f, nondiff_argnums, args)
         rule = rules[-1]
         later = Later(getattr(rule, "__name__", "rule"), lambda: jvp_program(call, rule))
@@ -292,7 +329,8 @@ def custom_vjp(f: Function, nondiff_argnums: Numbers = ()) -> Function:
 
     `nondiff_argnums` numbers arguments that are no arrays, or not to be differentiated; `fwd` takes them where f does,
     `bwd` before its others, and it gives no cotangents of them. f may close over any value that is not differentiated,
-    its rules over the same ones.
+    its rules over the same ones. Over a named axis, if one argument varies, f and its rules see all arguments vary. A
+    cotangent that varies, of an argument that does not, is summed over the lanes.
 
     Forward mode is an error. Raises ArgumentError (a TypeError) if `bwd` returns the wrong number of cotangents or
     another structure, ShapeError (a ValueError) that names the argument for a cotangent of another type, and
@@ -314,7 +352,7 @@ def custom_vjp(f: Function, nondiff_argnums: Numbers = ()) -> Function:
             raise missing_rule("custom_vjp", f, "give it one with defvjp(fwd, bwd)")
         args = positional("custom_vjp", f, args, kwargs)
         if current_trace() is None:
-            return f(*args)
+            return run(*split("custom_vjp", f, nondiff_argnums, args)[1:])
         call = called("custom_vjp", f, nondiff_argnums, args)
         fwd, bwd = rules[-1]
         forward = Forward(call, fwd)

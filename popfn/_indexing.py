@@ -1,4 +1,4 @@
-"""Keys: ints, slices, `...`, None and integer arrays, with NumPy's meaning, for `x[key]` and `x.at[key]`."""
+"""Keys: ints, slices, `...`, None, integer arrays and masks, with NumPy's meaning, for `x[key]` and `x.at[key]`."""
 from __future__ import annotations
 
 import functools
@@ -7,6 +7,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ._promotion import known
 from .numpy._indexing import indices_in, read
 from .trace import prims
 from .trace.array import Array
@@ -16,7 +17,7 @@ from .trace.tracer import Tracer, aval_of, literal
 
 
 def index(x: Array, key: Any) -> Array:
-    """x[key]. Raises RangeError, an IndexError, where NumPy does, and for masks, which give no static shape."""
+    """x[key]. Raises RangeError, an IndexError, where NumPy does, and for traced masks, which give no static shape."""
     return Selection(x, key).read(x)
 
 
@@ -28,8 +29,8 @@ class Selection:
     """
 
     def __init__(self, x: Array, key: Any, mode: Optional[str] = None, way_out: Optional[str] = None) -> None:
-        key = key if isinstance(key, tuple) else (key,)
-        items = normalized(x, key, mode, way_out)
+        key = without_masks(x, key if isinstance(key, tuple) else (key,), way_out)
+        items = normalized(x, key, mode)
         self.x_shape, self.expanded, self.mode = x.shape, x.shape, mode
         if len(items) != x.ndim:  # a new axis is an axis of size 1 that is read whole
             sizes = iter(x.shape)
@@ -166,7 +167,7 @@ class Cut:
 
 def apart(key: Tuple[Any, ...]) -> bool:
     """Whether something, be it an `...` for no axis, stands between ints and index arrays in a key."""
-    kinds = [is_array(item) or isinstance(item, (int, np.integer, list, range)) for item in key]
+    kinds = [is_array(item) or isinstance(item, (int, np.integer)) for item in key]
     first, last = kinds.index(True), len(kinds) - kinds[::-1].index(True)
     return not all(kinds[first:last])
 
@@ -176,19 +177,60 @@ def is_array(item: Any) -> bool:
     return isinstance(item, (Array, np.ndarray))
 
 
-def normalized(x: Array, key: Tuple[Any, ...], mode: Optional[str], way_out: Optional[str]) -> List[Any]:
+def without_masks(x: Array, key: Tuple[Any, ...], way_out: Optional[str]) -> Tuple[Any, ...]:
+    """The key with lists as arrays, and known masks as the index arrays of their True elements, one for each axis."""
+    items = tuple([np.asarray(item, None if len(item) else np.int32) if isinstance(item, (list, range)) else item
+                   for item in key])
+    if not any(map(is_mask, items)):
+        return items
+    counts = [item.ndim if is_mask(item) and np.ndim(item) else 0 if item is None or item is Ellipsis else 1
+              for item in items]
+    spread = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+    if sum(counts) > x.ndim:
+        raise too_many(sum(counts), x)
+    out: List[Any] = []
+    for i, item in enumerate(items):
+        if not is_mask(item):
+            out.append(item)
+            continue
+        check_mask(item, x, sum(counts[:i]) if i < spread else x.ndim - sum(counts[i:]))
+        if isinstance(item, Tracer) and not item.trace.follow:
+            raise RangeError(message(
+                "a traced mask cannot index: the result's shape would depend on its values", f"the mask: "
+                f"{item.describe()}", way_out or "way out: pnp.where(mask, x, 0) keeps the shape, and so does "
+                "x.at[mask].set(value)", at=user_source(2)))
+        # The values are known, if only to a trace that follows them.
+        out += [part.astype(np.int32) for part in np.nonzero(np.asarray(item))]
+    return tuple(out)
+
+
+def is_mask(item: Any) -> bool:
+    """Whether an item of a key is a bool, or an array of bools."""
+    return isinstance(item, (bool, np.bool_)) or is_array(item) and item.dtype.kind == "b"
+
+
+def check_mask(mask: Any, x: Array, axis: int) -> None:
+    """Raise RangeError unless a mask, traced or not, fits the axes of x from `axis` on."""
+    if not np.ndim(mask):
+        raise RangeError(message("a bool scalar cannot index: a mask has axes", "way out: pnp.where(condition, x, y)",
+                                 at=user_source(2)))
+    if np.shape(mask) != x.shape[axis:axis + np.ndim(mask)]:
+        raise RangeError(message(f"a mask has the sizes of the axes that it stands for: {aval_of(mask)} at axis {axis} "
+                                 f"of {x.aval}", at=user_source(2)))
+
+
+def too_many(count: int, x: Array) -> RangeError:
+    """The error for more indices than axes."""
+    return RangeError(message(f"{count} indices for {x.aval}, which has {x.ndim} axes", at=user_source(2)))
+
+
+def normalized(x: Array, key: Tuple[Any, ...], mode: Optional[str]) -> List[Any]:
     """The key with `...` spelt out and every item an int, a slice, None or an integer array.
 
     Known indices are in range, unless a mode is given: then ints that are out of range become arrays.
     """
     items: List[Any] = []
     for item in key:
-        if isinstance(item, (list, range)):
-            item = np.asarray(item, None if len(item) else np.int32)
-        if isinstance(item, (bool, np.bool_)) or is_array(item) and item.dtype.kind == "b":
-            raise RangeError(message("a mask cannot index: the result's shape would depend on its values",
-                                     way_out or "way out: pnp.where(mask, x, 0) keeps the shape; a mask that is known "
-                                     "indexes as x[np.nonzero(mask)]", at=user_source(2)))
         if not (item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)) or is_array(item)):
             raise RangeError(message(f"an index is an int, a slice, `...`, None or an integer array, got {item!r}",
                                      at=user_source(2)))
@@ -197,7 +239,7 @@ def normalized(x: Array, key: Tuple[Any, ...], mode: Optional[str], way_out: Opt
         raise RangeError(message("an index holds one `...` at most", at=user_source(2)))
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > x.ndim:
-        raise RangeError(message(f"{used} indices for {x.aval}, which has {x.ndim} axes", at=user_source(2)))
+        raise too_many(used, x)
     if not any(item is Ellipsis for item in items):
         items.append(Ellipsis)
     at = next(i for i, item in enumerate(items) if item is Ellipsis)
@@ -216,15 +258,17 @@ def normalized(x: Array, key: Tuple[Any, ...], mode: Optional[str], way_out: Opt
             else:
                 items[i] = int(item) % n
         elif isinstance(item, slice):
-            check_slice(item)
+            items[i] = known_slice(item)
         elif is_array(item):
             indices_in(mode, item, x.shape[axis], axis)
         axis += 1
     return items
 
 
-def check_slice(item: slice) -> None:
-    """Raise RangeError for bounds that are no integers, and for a step of 0."""
+def known_slice(item: slice) -> slice:
+    """A slice of Python integers. Raises RangeError for bounds that are none, and for a step of 0."""
+    item = slice(*[known("a bound or step of a slice", n, way="pnp.dynamic_slice, whose starts may be traced; ")
+                   for n in (item.start, item.stop, item.step)])
     try:
         item.indices(1)
     except PopfnError:
@@ -232,3 +276,4 @@ def check_slice(item: slice) -> None:
     except (TypeError, ValueError) as e:
         raise RangeError(message(f"a slice has integer bounds and a step that is not 0, got {item}: {e}",
                                  at=user_source(2))) from None
+    return item

@@ -43,7 +43,8 @@ def fwd_and_grad(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, r
     """
     check_callable(NAME, f, "fwd_and_grad(f, steps)")
     batch_serialise(f, steps, rows=rows, io_mode=io_mode, residuals=residuals)  # which checks these
-    numbers = None if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    given: Any = argnums
+    numbers = None if argnums is None else (given,) if is_index(given) else tuple(given)
 
     def fwd(*args: Any, row: Any = 0) -> Tuple[Any, Any]:
         row = given_row(NAME, row, rows)
@@ -124,6 +125,8 @@ def _differentiated(f: Function, args: Sequence[Any], numbers: Optional[Sequence
                 raise ArgumentError(message(f"{NAME}: argnums names argument {n!r}, but {function_name(f)} was called "
                                             f"with {len(args)} arguments", at=user_source(3)))
         chosen = [int(n) % len(args) for n in numbers]
+        if len(set(chosen)) < len(chosen):
+            raise ArgumentError(message(f"{NAME}: argnums={tuple(numbers)} names an argument twice", at=user_source(3)))
         for i in chosen:
             for path, leaf in zip(tree.paths(tree.structure(args[i]), tracing.argument_names(f, args, {})[i]),
                                   tree.leaves(args[i])):
@@ -143,7 +146,8 @@ def _stored(x: Any, entries: Any, axes: Any, reduce: Any, row: Any, steps: int, 
     try:
         options, dims, ways = (tree.prefix_leaves(option, structure) for option in (entries, axes, reduce))
     except TreeError as e:
-        raise ArgumentError(message(f"{NAME}: an option is no tree above the {what}: {e}", at=user_source(3))) from None
+        raise ArgumentError(message(f"{NAME}: stores, gradients, out_axes or reduce is no tree above the {what}: {e}",
+                                    at=user_source(3))) from None
     out: List[Any] = []
     for leaf, entry, axis, way, path in zip(leaves, options, dims, ways, tree.paths(structure, what)):
         if entry is None:
@@ -165,7 +169,8 @@ def _taken(ct: Any, entries: Any, axes: Any, structure: tree.TreeDef, row: Any, 
     try:
         options, dims = tree.prefix_leaves(entries, structure), tree.prefix_leaves(axes, structure)
     except TreeError as e:
-        raise ArgumentError(message(f"{NAME}: an option is no tree above the result: {e}", at=user_source(3))) from None
+        raise ArgumentError(message(f"{NAME}: cotangents or out_axes is no tree above the result: {e}",
+                                    at=user_source(3))) from None
     if not any(isinstance(entry, Remote) for entry in options):
         return ct
     holes = iter([ct] if structure.is_leaf() else tree.prefix_leaves(ct, structure))

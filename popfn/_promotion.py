@@ -8,7 +8,16 @@ import numpy as np
 from .trace import prims
 from .trace.array import Array
 from .trace.aval import SHORT, Aval, Shape, as_numpy, bool_, canonical_dtype, float32, promote_types
-from .trace.errors import DtypeError, RangeError, ShapeError, located, message, user_source
+from .trace.errors import (
+    ArgumentError,
+    ConcretizationError,
+    DtypeError,
+    RangeError,
+    ShapeError,
+    located,
+    message,
+    user_source,
+)
 from .trace.jaxpr import Literal
 from .trace.tracer import Tracer, aval_of, literal
 
@@ -97,9 +106,45 @@ def holds_arrays(x: Any) -> bool:
     return any(holds_arrays(part) if isinstance(part, (list, tuple)) else isinstance(part, Array) for part in x)
 
 
+def known(what: str, value: Any, way: str = "") -> Any:
+    """A size, an axis or a count: integer arrays, also those in a list or a tuple, as Python integers.
+
+    Anything else is left for the one who asks. Raises ConcretizationError for what is not known while tracing.
+    """
+    if type(value) in (list, tuple):
+        return type(value)([v if type(v) is int else known(what, v, way) for v in value])
+    if not isinstance(value, (Array, np.ndarray)) or value.dtype.kind not in "iu":
+        return value
+    try:
+        return value.tolist()
+    except ConcretizationError:
+        assert isinstance(value, Tracer)
+        raise ConcretizationError(message(
+            f"{what} must be known while tracing, got {value.aval}", f"the array: {value.describe()}",
+            f"it depends on: {', '.join(value.depends_on()) or 'no argument'}",
+            f"way out: {way}a Python number, which jit takes by static_argnums, or x.shape, which is known",
+            at=user_source(3))) from None
+
+
+def check_number(name: str, what: str, value: Any, holds: Callable[[float], bool], text: str) -> None:
+    """Raise ArgumentError for a number, known while tracing, for which a condition, put in words by `text`, fails."""
+    if isinstance(value, Tracer):
+        return
+    try:
+        fine = holds(float(value))
+    except (TypeError, ValueError):
+        fine = False
+    if not fine:
+        raise ArgumentError(message(f"{name}: {what} is a number {text}, got {value!r}", at=user_source(3)))
+
+
 def as_shape(shape: Any) -> Shape:
     """A shape, given as one or as a single size. Raises ShapeError for what is no integer."""
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape) if hasattr(shape, "__iter__") else ("",)
+    if type(shape) is not int:
+        shape = known("a shape", shape)
+    scalar = isinstance(shape, (Array, np.ndarray)) and not shape.ndim  # of floats: integers are known by now
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else \
+        tuple(shape) if hasattr(shape, "__iter__") and not scalar else ("",)
     if not all(isinstance(n, (int, np.integer)) for n in sizes):
         raise ShapeError(message(f"a shape is a tuple of integers, got {shape!r}", at=user_source(3)))
     return tuple(int(n) for n in sizes)
@@ -115,6 +160,8 @@ def as_sizes(shape: Any) -> Shape:
 
 def one_axis(axis: int, ndim: int, name: str) -> int:
     """An axis counted from the front, or a ShapeError that names the function."""
+    if isinstance(axis, (Array, np.ndarray)):
+        axis = known(f"{name}: an axis", axis)
     if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
         raise ShapeError(message(f"{name}: axis {axis!r} is not an axis of a value of rank {ndim}", at=user_source(3)))
     return int(axis) % ndim
@@ -124,6 +171,8 @@ def all_axes(axis: Axis, ndim: int, name: str) -> Tuple[int, ...]:
     """The axes meant, counted from the front and ascending, or a ShapeError that names the function."""
     if axis is None:
         return tuple(range(ndim))
+    if isinstance(axis, (Array, np.ndarray)):
+        axis = known(f"{name}: an axis", axis)
     axes = tuple(one_axis(a, ndim, name) for a in (axis if isinstance(axis, (tuple, list, range)) else (axis,)))
     if len(set(axes)) != len(axes):
         raise ShapeError(message(f"{name}: axes {axis} are not distinct", at=user_source(3)))

@@ -24,7 +24,13 @@ def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optiona
     whose leaves stand above the argument's. Arguments by keyword are mapped over their first axis. `out_axes` says
     where the results have the axis, an integer or a tree of them; None is for results that do not depend on mapped
     ones. `axis_size` is needed only where nothing is mapped. With an `axis_name`, collectives such as `psum` work
-    between the elements.
+    between the elements, which are the lanes of that axis.
+
+    Derivatives that are taken inside, over a named axis, are those of the one function of all lanes. What does not vary
+    over the axis is one value for all lanes, so that its gradient (`grad`, `vjp`, `jacrev`) is the sum of what the
+    lanes contribute, the same in each of them; without a name the lanes are on their own. `pvary` says first that each
+    lane has its own. In forward mode (`jvp`, `linearize`, `jacfwd`) a lane gives the derivative of its own result, one
+    part of the result of all lanes along one direction; reverse mode is the transpose of that.
 
     Raises ArgumentError that names the arguments if sizes along the axis differ, if an array has no such axis, or if a
     result with `out_axes` None does depend on the element.
@@ -32,6 +38,14 @@ def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optiona
     >>> import numpy as np
     >>> vmap(lambda x, y: x @ y, in_axes=(0, None))(np.eye(2, dtype=np.float32), np.array([3.0, 4.0], np.float32))
     Array([3., 4.], dtype=float32)
+    >>> import popfn as pf
+    >>> xs = np.array([1.0, 2.0, 3.0], np.float32)
+    >>> vmap(pf.grad(lambda w, x: w * x), in_axes=(None, 0), axis_name="i")(2.0, xs)
+    Array([6., 6., 6.], dtype=float32)
+    >>> vmap(lambda w, x: pf.grad(lambda w: w * x)(pf.pvary(w, "i")), in_axes=(None, 0), axis_name="i")(2.0, xs)
+    Array([1., 2., 3.], dtype=float32)
+    >>> vmap(pf.jacfwd(lambda w, x: w * x), in_axes=(None, 0), axis_name="i")(2.0, xs)
+    Array([1., 2., 3.], dtype=float32)
     """
     if axis_name is not None and not (isinstance(axis_name, str) and axis_name.isidentifier()):
         raise ArgumentError(message(f"vmap: axis_name is a name, got {axis_name!r}", at=user_source(2)))

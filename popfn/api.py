@@ -18,6 +18,8 @@ from .trace.annotations import specs_from_annotations as _annotated_specs
 from .trace.aval import Aval, spec
 from .trace.errors import ArgumentError, DtypeError, function_name, message, user_source
 from .trace.jaxpr import Jaxpr
+from .trace.primitive import Zero
+from .trace.prims import instantiate
 from .trace.tracer import aval_of, literal
 from .transforms.differentiate import jvp_jaxpr, linearize_jaxpr, transpose_jaxpr, vjp_jaxpr
 from .transforms.replay import inline
@@ -203,6 +205,7 @@ def traced_floats(name: str, f: Function, primals: Sequence[Any]) -> Tuple[traci
     for i, aval in enumerate(given.avals):
         if not aval.is_float:
             check_float(name, tracing.leaf_names(f, primals, {})[i], aval, "close over it")
+    given = given._replace(leaves=[pnp.asarray(x) for x in given.leaves])  # copies, which the residuals may be
     return tracing.trace(f, given, tracing.follows()), given.leaves, given.structures
 
 
@@ -239,7 +242,7 @@ def linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any,
 def spread_zeros(values: Sequence[Any], mask: Sequence[bool], avals: Sequence[Aval]) -> List[Any]:
     """The values at the places in the mask, zeros at the others."""
     rest = iter(values)
-    return [next(rest) if on else pnp.zeros(a.shape, dtype=a.dtype) for on, a in zip(mask, avals)]
+    return [next(rest) if on else instantiate(Zero(a)) for on, a in zip(mask, avals)]
 
 
 def vjp(f: Function, *primals: Any, has_aux: bool = False) -> Tuple[Any, ...]:

@@ -12,31 +12,116 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from typing import Any, Iterator, Sequence
+import itertools
+import re
+import string
+from typing import Any, Dict, Iterator, Sequence
 
 import numpy as np
 
 from . import numpy as pnp
-from .trace.errors import ArgumentError, NotFiniteError, Source, message, user_source
+from .trace import tree
+from .trace.errors import ArgumentError, DtypeError, NotFiniteError, Source, message, user_source
 from .trace.primitive import Primitive, watchers
 from .trace.prims.effects import Print
-from .trace.tracer import bind
+from .trace.tracer import aval_of, bind
 
 
 def print(template: str, *args: Any, **kwargs: Any) -> None:
     """Print `template.format(*args, **kwargs)` each time the program comes to this place, in the order of the program.
 
-    The arguments are arrays and numbers. It works eagerly and under jit, grad (once, on the way forward), scan, cond
-    and vmap: a line for each lane, none for lanes that do not take the branch. In a PopXL program it becomes
-    `ops.print_tensor`, which has a form of its own. Raises ArgumentError if the template does not fit its arguments.
+    The arguments are arrays, numbers and pytrees of them; a format holds for each leaf of a tree. It works eagerly and
+    under jit, grad (once, on the way forward), scan, cond and vmap: a line for each lane, none for lanes that do not
+    take the branch. In a PopXL program it becomes `ops.print_tensor`, which has a form of its own. Raises ArgumentError
+    if the template does not fit its arguments, or leaves one of them out.
+
+    >>> import popfn as pf
+    >>> pf.debug.print("{params}, loss {:.2f}", 0.5, params={"w": pf.Array([1.0, 2.0]), "b": (3, None)})
+    {'w': [1. 2.], 'b': (3, None)}, loss 0.50
     """
+    if not isinstance(template, str):
+        raise ArgumentError(message(f"debug.print takes a template first, got {type(template).__name__}",
+                                    'way out: debug.print("x is {}", x)', at=user_source(2)))
     try:
         builtins.str.format(template, *(_Any() for _ in args), **{k: _Any() for k in kwargs})
     except (IndexError, KeyError, ValueError, TypeError) as e:
-        raise ArgumentError(message(f"debug.print: the template does not fit its arguments: {type(e).__name__}: {e}",
-                                    f"seen: {template!r} with {len(args)} arguments and keywords {list(kwargs)}",
-                                    at=user_source(2))) from None
-    bind(Print(template, tuple(kwargs)), [np.True_, *map(pnp.asarray, (*args, *kwargs.values()))])
+        raise _misfit(template, args, kwargs, e) from None
+    used = set(_names(template, itertools.count()))
+    for name, value in zip([*map(str, range(len(args))), *kwargs], (*args, *kwargs.values())):
+        if name not in used:
+            raise ArgumentError(message(f"debug.print: the template has no field for argument {name}",
+                                        f"seen: {template!r}", at=user_source(2)))
+        for x, path in zip(tree.leaves(value), tree.paths(tree.structure(value), name)):
+            try:
+                aval_of(x)
+            except DtypeError as e:
+                raise ArgumentError(message(f"debug.print: argument {path} is not an array: {e}",
+                                            at=user_source(2))) from None
+    leaves, keywords = [*args, *kwargs.values()], tuple(kwargs)
+    if any(tree.structure(x).type is not None for x in leaves):  # there are trees
+        leaves, structure = tree.flatten((args, kwargs))
+        keywords = ()
+        try:
+            template = _by_leaf(template, *tree.unflatten(structure, map(_Leaf, range(len(leaves)))))
+        except (LookupError, AttributeError) as e:
+            raise _misfit(template, args, kwargs, e) from None
+    bind(Print(template, keywords), [np.True_, *map(pnp.asarray, leaves)])
+
+
+_MARK = "\0"
+
+
+class _Leaf:
+    """A leaf of a tree that is printed: its repr is a field, its number and what is asked of it, between marks."""
+
+    def __init__(self, number: int, rest: str = "") -> None:
+        self._number, self._rest = number, rest
+
+    def __repr__(self) -> str:
+        return f"{_MARK}{self._number}{self._rest}{_MARK}"
+
+    def __getattr__(self, name: str) -> _Leaf:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Leaf(self._number, f"{self._rest}.{name}")
+
+    def __getitem__(self, key: Any) -> _Leaf:
+        return _Leaf(self._number, f"{self._rest}[{key}]")
+
+
+def _by_leaf(template: str, args: Sequence[Any], kwargs: Dict[str, Any]) -> str:
+    """A template of leaves, by their numbers, from one of trees of `_Leaf`."""
+    formatter, numbers = string.Formatter(), itertools.count()
+
+    def escaped(text: str) -> str:
+        return text.replace("{", "{{").replace("}", "}}")
+
+    def written(template: str) -> str:
+        out = []
+        for text, field, spec, conversion in formatter.parse(template):
+            out.append(escaped(text))
+            if field is not None:
+                if field[:1] in ("", ".", "["):
+                    field = f"{next(numbers)}{field}"
+                tail = (f"!{conversion}" if conversion else "") + (f":{written(spec)}" if spec else "")
+                parts = str(formatter.get_field(field, args, kwargs)[0]).split(_MARK)
+                out += [f"{{{part}{tail}}}" if i % 2 else escaped(part) for i, part in enumerate(parts)]
+        return "".join(out)
+    return written(template)
+
+
+def _misfit(template: str, args: Sequence[Any], kwargs: Dict[str, Any], e: Exception) -> ArgumentError:
+    return ArgumentError(message(f"debug.print: the template does not fit its arguments: {type(e).__name__}: {e}",
+                                 f"seen: {template!r} with {len(args)} arguments and keywords {list(kwargs)}",
+                                 at=user_source(3)))
+
+
+def _names(template: str, numbers: Iterator[int]) -> Iterator[str]:
+    """The arguments that a template has fields for, by number or keyword."""
+    for _, field, spec, _ in string.Formatter().parse(template):
+        if field is not None:
+            yield re.split(r"[.\[]", field)[0] or str(next(numbers))
+            yield from _names(spec or "", numbers)
 
 
 class _Any:

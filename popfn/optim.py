@@ -17,10 +17,11 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Tuple, Union
 
 from . import numpy as pnp
+from ._promotion import check_number
 from .trace import tree
 from .trace.array import Array
 from .trace.aval import float32, int32
-from .trace.errors import ArgumentError, message, user_source
+from .trace.errors import ArgumentError, DtypeError, TreeError, message, user_source
 from .trace.tracer import aval_of
 
 Rate = Union[float, Array, Callable[[Array], Any]]
@@ -56,6 +57,8 @@ def sgd(learning_rate: Rate, *, momentum: float = 0.0, nesterov: bool = False, w
     With momentum m the velocity v becomes m v + g, and the step goes along v, with `nesterov` along g + m v.
     `weight_decay` times the parameter is added to its gradient.
     """
+    _check_factors("sgd", momentum=momentum, weight_decay=weight_decay)
+
     def init(params: Any) -> SgdState:
         return SgdState(_zero(), tree.map(_moment, params) if momentum else None)
 
@@ -74,14 +77,21 @@ def sgd(learning_rate: Rate, *, momentum: float = 0.0, nesterov: bool = False, w
 
 def adam(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Optimiser:
     """Kingma and Ba, arXiv 1412.6980: steps along mean / (sqrt(square) + eps), both corrected for their start at 0."""
-    return adamw(learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=0.0)
+    return _adam("adam", learning_rate, b1, b2, eps, 0.0)
 
 
 def adamw(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
           weight_decay: float = 0.01) -> Optimiser:
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101): learning rate x decay x parameter."""
+    return _adam("adamw", learning_rate, b1, b2, eps, weight_decay)
+
+
+def _adam(name: str, learning_rate: Rate, b1: float, b2: float, eps: float, weight_decay: float) -> Optimiser:
+    _check_rates(name, b1=b1, b2=b2)
+    _check_factors(name, eps=eps, weight_decay=weight_decay)
+
     def update(grads: Any, state: AdamState, params: Any) -> Tuple[Any, AdamState]:
-        grads = _matching("adamw", grads, params)
+        grads = _matching(name, grads, params)
         new, direction = _adam_direction(grads, state, b1, b2, eps)
         rate = _rate(learning_rate, state.step)
 
@@ -97,6 +107,9 @@ def lamb(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float 
 
     The ratio is 1 where either norm is 0. You et al., arXiv 1904.00962.
     """
+    _check_rates("lamb", b1=b1, b2=b2)
+    _check_factors("lamb", eps=eps, weight_decay=weight_decay, max_weight_norm=max_weight_norm)
+
     def update(grads: Any, state: AdamState, params: Any) -> Tuple[Any, AdamState]:
         grads = _matching("lamb", grads, params)
         new, direction = _adam_direction(grads, state, b1, b2, eps)
@@ -140,8 +153,9 @@ def global_norm(values: Any) -> Array:
 def clip_by_global_norm(grads: Any, max_norm: float) -> Tuple[Any, Array]:
     """The gradients, scaled down so that their global norm is at most `max_norm`, and the norm that they had.
 
-    Pascanu, Mikolov and Bengio, arXiv 1211.5063.
+    Raises ArgumentError for a negative one. Pascanu, Mikolov and Bengio, arXiv 1211.5063.
     """
+    check_number("clip_by_global_norm", "max_norm", max_norm, lambda n: n >= 0, "of 0 or more")
     norm = global_norm(grads)
     factor = pnp.where(norm > max_norm, max_norm / pnp.where(norm > 0, norm, 1.0), 1.0)
     return tree.map(lambda g: pnp.astype(_wide(g) * factor, aval_of(g).dtype), grads), norm
@@ -220,9 +234,30 @@ def _moved(p: Any, step: Any) -> Array:
     return pnp.astype(_wide(p) - step, aval_of(p).dtype)
 
 
+def _check_rates(name: str, **rates: Any) -> None:
+    """Raise ArgumentError for a part of a running mean that is not kept from 0 to below 1."""
+    for what, value in rates.items():
+        check_number(name, what, value, lambda b: 0 <= b < 1, "from 0 to below 1")
+
+
+def _check_factors(name: str, **factors: Any) -> None:
+    """Raise ArgumentError for a negative number."""
+    for what, value in factors.items():
+        check_number(name, what, value, lambda n: n >= 0, "of 0 or more")
+
+
 def _matching(name: str, grads: Any, params: Any) -> Any:
-    """The gradients in float32, or an ArgumentError if their shapes are not those of the parameters."""
+    """The gradients in float32; TreeError or ArgumentError if their structure or shapes are not the parameters'."""
+    if tree.structure(grads) != tree.structure(params):
+        raise TreeError(message(f"{name}: the gradients have another structure than the parameters",
+                                tree.first_difference(params, grads, "the parameters", "the gradients", "params"),
+                                at=user_source(3)))
     for g, p, path in zip(tree.leaves(grads), tree.leaves(params), tree.paths(tree.structure(params), "params")):
+        try:
+            aval_of(g)
+        except DtypeError as e:
+            raise ArgumentError(message(f"{name}: the gradient of {path} is not an array: {e}",
+                                        at=user_source(3))) from None
         if aval_of(g).shape != aval_of(p).shape:
             raise ArgumentError(message(f"{name}: the gradient of {path} is {aval_of(g)}, the parameter {aval_of(p)}",
                                         at=user_source(3)))

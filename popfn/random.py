@@ -12,12 +12,12 @@ Array([0.08062434, 0.08395094], dtype=float32)
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
 from . import numpy as pnp
-from ._promotion import as_dtype, as_float, as_sizes, one_axis
+from ._promotion import as_dtype, as_float, as_sizes, known, one_axis
 from .trace import prims
 from .trace.array import Array
 from .trace.aval import Shape, broadcast_shapes, float16, float32, int32, uint32
@@ -46,7 +46,7 @@ def key(seed: Any) -> Array:
 
 def split(key: Any, num: int = 2) -> Array:
     """`num` new keys, of shape (num, 2)."""
-    key = _key("split", key)
+    key, num = _key("split", key), known("random.split: the number of keys", num)
     if not isinstance(num, (int, np.integer)) or num < 1:
         raise ArgumentError(message(f"random.split: the number of keys is 1 or more, got {num!r}", at=user_source(2)))
     return prims.split_key(key, int(num))
@@ -79,6 +79,15 @@ def _float(name: str, dtype: Any) -> np.dtype:
     return dtype
 
 
+def _check_known(name: str, text: str, holds: Callable[..., Any], *values: Any) -> None:
+    """Raise RangeError if parameters that are all known while tracing do not meet a condition."""
+    if not any(isinstance(v, Tracer) for v in values):
+        seen = [np.asarray(v, np.float64) for v in values]
+        if not np.all(holds(*seen)):
+            raise RangeError(message(f"random.{name}: {text}: {', '.join(str(v.tolist()) for v in seen)}",
+                                     at=user_source(3)))
+
+
 # ---------------------------------------------------------------------------- distributions
 def bits(key: Any, shape: Sizes = ()) -> Array:
     """Random uint32 of a shape, all equally likely."""
@@ -88,11 +97,15 @@ def bits(key: Any, shape: Sizes = ()) -> Array:
 
 
 def uniform(key: Any, shape: Sizes = (), dtype: Any = float32, minval: Any = 0.0, maxval: Any = 1.0) -> Array:
-    """Numbers from `minval` to below `maxval`, which broadcast to the shape; float32 has 24 random bits."""
+    """Numbers from `minval` to below `maxval`, which broadcast to the shape; float32 has 24 random bits.
+
+    Raises RangeError if the first bound is known to be above the second.
+    """
     key, dtype, shape = _key("uniform", key), _float("uniform", dtype), as_sizes(shape)
     u = prims.random_uniform(key, shape)
     low, high = (prims.convert(pnp.asarray(v), float32) for v in (minval, maxval))
     _check_broadcast("uniform", shape, minval, maxval)
+    _check_known("uniform", "minval is above maxval", np.less_equal, minval, maxval)
     y = pnp.astype(u * (high - low) + low, dtype)
     low, high = pnp.astype(low, dtype), pnp.astype(high, dtype)
     return pnp.where(y < high, y, low)  # rounding may reach the upper end, which does not belong to the range
@@ -107,11 +120,13 @@ def normal(key: Any, shape: Sizes = (), dtype: Any = float32) -> Array:
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Optional[Sizes] = None, dtype: Any = float32) -> Array:
     """Numbers of the standard normal distribution given that they lie between `lower` and `upper`.
 
-    By default of the shape to which the bounds broadcast.
+    By default of the shape to which the bounds broadcast. Raises RangeError if the lower one is known to be above the
+    other.
     """
     key, dtype = _key("truncated_normal", key), _float("truncated_normal", dtype)
     sizes = broadcast_shapes(aval_of(lower).shape, aval_of(upper).shape) if shape is None else as_sizes(shape)
     _check_broadcast("truncated_normal", sizes, lower, upper)
+    _check_known("truncated_normal", "lower is above upper", np.less_equal, lower, upper)
     low, high = (prims.convert(pnp.asarray(v), float32) for v in (lower, upper))
     root = math.sqrt(2.0)
     a, b = pnp.erf(low / root), pnp.erf(high / root)
@@ -137,7 +152,11 @@ def _erf_inv(x: Array) -> Array:
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Optional[Sizes] = None) -> Array:
-    """True with probability `p`; bools of p's shape by default, to which p broadcasts otherwise."""
+    """True with probability `p`; bools of p's shape by default, to which p broadcasts otherwise.
+
+    Raises RangeError for a p that is known and not within 0 and 1.
+    """
+    _check_known("bernoulli", "p lies within 0 and 1, got", lambda p: (p >= 0) & (p <= 1), p)
     key, p = _key("bernoulli", key), as_float(p)
     sizes = p.shape if shape is None else as_sizes(shape)
     _check_broadcast("bernoulli", sizes, p)
@@ -221,6 +240,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Optional[Sizes] = 
 def permutation(key: Any, x: Any, axis: int = 0) -> Array:
     """The parts of `x` along an axis in random order; of 0 ... x - 1 if x is a Python integer."""
     key = _key("permutation", key)
+    x = x if np.ndim(x) else known("random.permutation: the number of elements", x)
     if isinstance(x, (int, np.integer)):
         x = pnp.arange(int(x))
     x = pnp.asarray(x)
@@ -232,9 +252,11 @@ def permutation(key: Any, x: Any, axis: int = 0) -> Array:
 def choice(key: Any, a: Any, shape: Sizes = (), replace: bool = True, p: Any = None, axis: int = 0) -> Array:
     """Random parts of `a` along an axis (of 0 ... a - 1 if a is a Python integer), with probabilities `p`.
 
-    Raises ArgumentError if more parts are wanted without replacement than there are.
+    Raises ArgumentError if more parts are wanted without replacement than there are, RangeError for probabilities that
+    are known to be negative or all 0.
     """
     key, sizes = _key("choice", key), as_sizes(shape)
+    a = a if np.ndim(a) else known("random.choice: the number of parts", a)
     a = pnp.arange(int(a)) if isinstance(a, (int, np.integer)) else pnp.asarray(a)
     axis = one_axis(axis, a.ndim, "choice")
     n, count = a.shape[axis], math.prod(sizes)
@@ -244,6 +266,8 @@ def choice(key: Any, a: Any, shape: Sizes = (), replace: bool = True, p: Any = N
     if p is not None and aval_of(p).shape != (n,):
         raise ShapeError(message(f"random.choice: one probability for each of {n} parts, got {aval_of(p)}",
                                  at=user_source(2)))
+    if p is not None:
+        _check_known("choice", "probabilities are 0 or more, and not all 0, got", lambda p: (p >= 0) & (p.sum() > 0), p)
     if p is None:
         index = randint(key, sizes, 0, n) if replace else pnp.reshape(permutation(key, n)[:count], sizes)
     elif replace:

@@ -93,6 +93,13 @@ def remainder(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.remainder(x, y)
 
 
+def power(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return np.power(x, y)
+    exact = np.frompyfunc(lambda a, b: 0 if b < 0 else pow(a, b, 2 ** 32), 2, 1)
+    return exact(x, y).astype(np.int64)
+
+
 def integer_pow(p: Any, x: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
         return np.power(x, float(p.exponent))
@@ -179,14 +186,14 @@ def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
 REFERENCES: Dict[str, Callable[..., Any]] = {name: elementwise(f) for name, f in dict(
     abs=np.abs, sign=np.sign, floor=np.floor, ceil=np.ceil, exp=np.exp, expm1=np.expm1, log=np.log, log1p=np.log1p,
     sqrt=np.sqrt, sin=np.sin, cos=np.cos, tanh=np.tanh, erf=special.erf, neg=np.negative, add=np.add, sub=np.subtract,
-    mul=np.multiply, div=np.divide, pow=np.power, maximum=np.maximum, minimum=np.minimum, eq=np.equal, ne=np.not_equal,
+    mul=np.multiply, div=np.divide, maximum=np.maximum, minimum=np.minimum, eq=np.equal, ne=np.not_equal,
     lt=np.less, le=np.less_equal, gt=np.greater, ge=np.greater_equal, select=np.where, stop_gradient=np.array,
     rsqrt=lambda x: 1 / np.sqrt(x), relu=lambda x: np.where(x < 0, 0.0, x),
     gelu=lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3))),
     safe_mul=lambda x, y: np.where((x == 0) | (y == 0), 0.0, x * y)).items()}
 REFERENCES.update({
     "not": elementwise(np.logical_not), "and": elementwise(np.logical_and), "or": elementwise(np.logical_or),
-    "integer_pow": integer_pow, "floor_divide": floor_divide, "remainder": remainder, "convert": convert,
+    "pow": power, "integer_pow": integer_pow, "floor_divide": floor_divide, "remainder": remainder, "convert": convert,
     "reshape": lambda p, x: x.ravel().reshape(p.shape),
     "broadcast": lambda p, x: x + np.zeros(p.shape, x.dtype) if x.dtype.kind != "b" else x | np.zeros(p.shape, bool),
     "transpose": lambda p, x: np.moveaxis(x, p.permutation, range(x.ndim)),

@@ -1,5 +1,6 @@
 """debug.print under every transform, in order and only where a branch is taken; debug.nans."""
 import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +17,22 @@ X = np.arange(3, dtype=f32)
 def said(x):
     pf.debug.print("x={}", x)
     return x * x
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@pf.tree.dataclass
+class Layer:
+    w: Any
+    name: str = pf.tree.static()
+
+
+def tree_said(t):
+    pf.debug.print("{}", t)
+    return t["a"] * 2 if isinstance(t, dict) else t
 
 
 def body(c, x):
@@ -41,6 +58,25 @@ LINES = {  # what is called, and what it prints
     "eager": (lambda: said(f32(2)), "x=2.0"),
     "an array": (lambda: said(X), "x=[0. 1. 2.]"),
     "format": (lambda: pf.debug.print("{:.2f} {n:>4}", f32(1), n=3), "1.00    3"),
+    "a tree": (lambda: pf.debug.print("{} {{{t}}}", f32(2), t={"w": [X, 1], "b": (f32(3), None)}),
+               "2.0 {{'w': [[0. 1. 2.], 1], 'b': (3.0, None)}}"),
+    "a named tuple": (lambda: pf.debug.print("{}", Pair(X, f32(2))), "Pair(first=[0. 1. 2.], second=2.0)"),
+    "a dataclass": (lambda: pf.debug.print("{0} {0.w} {0.name}", Layer(f32(2), "top")),
+                    "Layer(w=2.0, name='top') 2.0 top"),
+    "parts of a tree": (lambda: pf.debug.print("{0[w][1]} {0[w]} {1[2]}", {"w": [f32(1), X]}, X), "[0. 1. 2.] "
+                        "[1.0, [0. 1. 2.]] 2.0"),
+    "attributes of leaves": (lambda: pf.debug.print("{[a].shape} {x.dtype} {y.shape}", {"a": X}, x=X, y=X),
+                             "(3,) float32 (3,)"),
+    "the format of leaves": (lambda: pf.debug.print("{t:.1f} {n:>{w}}", t=[f32(1), f32(2)], n=3, w=4),
+                             "[1.0, 2.0]    3"),
+    "braces in a tree": (lambda: pf.debug.print("{}", {"{a}": f32(1)}), "{'{a}': 1.0}"),
+    "no leaves": (lambda: pf.debug.print("{} {}", None, ()), "None ()"),
+    "a tree in jit of grad": (lambda: pf.jit(pf.grad(tree_said))({"a": f32(2)}), "{'a': 2.0}"),
+    "a tree in vmap of cond": (lambda: pf.vmap(lambda x: pf.cond(
+        x > 0, lambda x: tree_said({"a": x}), lambda x: x, x))(X),
+                               "{'a': 1.0} {'a': 2.0}"),
+    "a tree in scan": (lambda: pf.scan(lambda c, x: (c + tree_said((c, x))[0], None), f32(0), X[:2]),
+                       "(0.0, 0.0) (0.0, 1.0)"),
     "nothing": (lambda: pf.debug.print("here"), "here"),
     "jit": (lambda: pf.jit(said)(f32(2)), "x=2.0"),
     "jit twice": (lambda: [f(f32(1)) for f in [pf.jit(said)] * 2], "x=1.0 x=1.0"),
@@ -113,11 +149,15 @@ def test_prints_are_kept_apart_from_equal_ones():
     assert names.count("print") == 2 and names.count("mul") == 1
     back = pf.parse_jaxpr(str(jaxpr))
     assert back == jaxpr
+    trees = pf.make_jaxpr(lambda x: tree_said({"a": x, "b": (x, "{x}" if x is None else x)}))(f32(1))
+    assert pf.parse_jaxpr(str(trees)) == trees
 
 
 @pytest.mark.parametrize("call, line", [
     (lambda: pf.debug.print("{} {}", 1), "debug.print: the template does not fit its arguments: IndexError"),
     (lambda: pf.debug.print("{y}", x=1), "seen: '{y}' with 0 arguments and keywords ['x']"),
+    (lambda: pf.debug.print("{[b]}", {"a": 1}), "the template does not fit its arguments: KeyError: 'b'"),
+    (lambda: pf.debug.print("{.a}", (1, 2)), "the template does not fit its arguments: AttributeError"),
     (lambda: pf.debug.print("{"), "the template does not fit its arguments: ValueError"),
 ])
 def test_templates_are_checked(call, line):

@@ -37,7 +37,7 @@ REFUSED = [
     (lambda: pf.nn.cross_entropy(X[0], np.array([0, 1, 4])), RangeError,
      "index 4 is out of range for axis 1 of size 4"),
     (lambda: pf.nn.cross_entropy(X[0], np.array([0, 1, -5])), RangeError, "index -5 is out of range"),
-    (lambda: pf.nn.cross_entropy(X[0][:0], np.zeros(0, np.int32)), ShapeError, "there is no mean of no labels"),
+    (lambda: pf.nn.cross_entropy(X[0][:, :0], np.zeros(3, np.int32)), ShapeError, "there are no classes"),
     (lambda: pf.jvp(3, (1.0,), (1.0,)), ArgumentError, "jvp takes a function first, got int"),
     (lambda: pf.grad(lambda x: x, argnums=1.5)(1.0), ArgumentError, "argnums=1.5"),
 ]

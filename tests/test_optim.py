@@ -147,7 +147,7 @@ def test_the_state_of_a_program():
 
 def test_wrong_gradients_are_named():
     opt = optim.adam(0.1)
-    text = r"adamw: the gradient of params\['w'\] is f32\[2\], the parameter f32\[3\]"
+    text = r"adam: the gradient of params\['w'\] is f32\[2\], the parameter f32\[3\]"
     with pytest.raises(ArgumentError, match=text):
         opt.update({"w": np.zeros(2, f32)}, opt.init({"w": np.zeros(3, f32)}), {"w": np.zeros(3, f32)})
     with pytest.raises(pf.errors.TreeError, match="another structure"):

@@ -18,7 +18,7 @@ from ..trace.aval import BY_NAME, DEVICE, FLOAT8, HOST, REMOTE, SHORT, Aval, Axi
 from ..trace.errors import InputError, LoweringError, located, message, user_source
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
-from ..trace.prims.collectives import Collective
+from ..trace.prims.collectives import Collective, Pvary
 from ..trace.prims.effects import Print
 from ..trace.prims.memory import Parts, Place
 from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead
@@ -348,7 +348,7 @@ class Builder:
             for v in eqn.outputs:
                 if is_remote(v):
                     env.setdefault(v, 0)
-            if isinstance(primitive, Parts) and is_far(eqn.inputs[0]):
+            if isinstance(primitive, (Parts, Pvary)) and is_far(eqn.inputs[0]):
                 continue
             if isinstance(primitive, Collective):
                 inputs = [self.tensor(a, jaxpr, env) for a in eqn.inputs]

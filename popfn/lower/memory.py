@@ -13,6 +13,7 @@ from ..trace.errors import LoweringError, located
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.prims import cut, join, place
 from ..trace.prims.binary import Gt
+from ..trace.prims.collectives import Pvary
 from ..trace.prims.memory import Parts, Place
 from ..trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
 from ..trace.tracer import aval_of, bind, literal
@@ -145,7 +146,8 @@ def with_eqns(jaxpr: Jaxpr, eqns: Sequence[Eqn], outputs: Optional[Sequence[Atom
 def wholes(jaxpr: Jaxpr) -> Dict[Atom, Atom]:
     """For each far value that is made of the entries of another one, that one.
 
-    Such are values that are cut or put together as they lie, and what becomes of the remote carry of a loop.
+    Such are values that are cut or put together as they lie, or handed to all lanes, and what becomes of the remote
+    carry of a loop.
     """
     found: Dict[Atom, Atom] = {}
     for eqn in jaxpr.eqns:
@@ -157,7 +159,7 @@ def wholes(jaxpr: Jaxpr) -> Dict[Atom, Atom]:
 def same_entries(eqn: Eqn) -> List[Tuple[Atom, Var]]:
     """Pairs of an operand and a result that are the same entries of a buffer."""
     primitive = eqn.primitive
-    if isinstance(primitive, Parts):
+    if isinstance(primitive, (Parts, Pvary)):
         pairs = [(eqn.inputs[0], eqn.outputs[0])]
     elif isinstance(primitive, Scan):
         pairs = list(zip(primitive.parts(eqn.inputs)[1], eqn.outputs))

@@ -5,7 +5,7 @@ import math
 from typing import Any, Dict, Optional
 
 from .. import numpy as pnp
-from .._promotion import as_float, checked_indices
+from .._promotion import as_float, checked_indices, known
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import bool_, float32, int32
@@ -92,7 +92,7 @@ def multi_head_attention(params: Dict[str, Any], x: Any, heads: int, *, context:
     "v_bias" and "out_bias" of shape (width,). `mask` broadcasts to (..., heads, n, m). With `rotary` the queries and
     keys are turned by their positions (`rotary_embedding`). Raises ShapeError if the heads do not divide the width.
     """
-    x = as_float(x)
+    x, heads = as_float(x), known("multi_head_attention: the number of heads", heads)
     context = x if context is None else as_float(context)
 
     def projected(name: str, t: Array) -> Array:

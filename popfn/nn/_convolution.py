@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from .. import numpy as pnp
-from .._promotion import as_array, as_float, floats, in_float32
+from .._promotion import as_array, as_float, floats, in_float32, known
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.errors import ArgumentError, ShapeError, message, user_source
@@ -41,7 +41,7 @@ def conv(x: Any, w: Any, *, strides: Ints = 1, padding: Padding = "valid", dilat
     rank = x.ndim - 2
     by, apart, inputs_apart = (_each("conv", name, v, rank) for name, v in (
         ("strides", strides), ("dilation", dilation), ("input_dilation", input_dilation)))
-    _check_groups("conv", x, w, groups, "(outputs, channels / groups, *sizes)", channels=1)
+    groups = _check_groups("conv", x, w, groups, "(outputs, channels / groups, *sizes)", channels=1)
     sizes, window = spans(x.shape[2:], inputs_apart), spans(w.shape[2:], apart)
     low, high = _pads("conv", padding, sizes, window, by)
     _check_fit("conv", x, sizes, window, low, high)
@@ -70,7 +70,7 @@ def conv_transpose(x: Any, w: Any, *, strides: Ints = 1, padding: Padding = "val
     rank = x.ndim - 2
     by, apart = _each(name, "strides", strides, rank), _each(name, "dilation", dilation, rank)
     extra = _each(name, "output_padding", output_padding, rank, 0)
-    _check_groups(name, x, w, groups, "(channels, outputs / groups, *sizes)", channels=0)
+    groups = _check_groups(name, x, w, groups, "(channels, outputs / groups, *sizes)", channels=0)
     if any(n >= max(s, d) for n, s, d in zip(extra, by, apart)):
         raise ShapeError(message(f"{name}: output_padding {extra} is less than strides {by} or dilation {apart}",
                                  at=user_source(2)))
@@ -139,6 +139,7 @@ def _operands(name: str, x: Any, w: Any) -> Tuple[Array, Array]:
 
 def _each(name: str, what: str, value: Any, rank: int, least: int = 1) -> Tuple[int, ...]:
     """A parameter as one number for each spatial axis."""
+    value = known(f"{name}: {what}", value)
     each = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if not all(map(_is_int, each)):
         raise ArgumentError(message(f"{name}: {what} is an integer or one for each spatial axis, got {value!r}",
@@ -153,13 +154,15 @@ def _is_int(n: Any) -> bool:
     return isinstance(n, (int, np.integer)) and not isinstance(n, bool)
 
 
-def _check_groups(name: str, x: Array, w: Array, groups: Any, layout: str, channels: int) -> None:
-    """Raise an error unless the groups divide the kernels, whose axis `channels` is that of the samples' channels."""
+def _check_groups(name: str, x: Array, w: Array, groups: Any, layout: str, channels: int) -> int:
+    """The groups, which divide the kernels, whose axis `channels` is that of the samples' channels; else an error."""
+    groups = known(f"{name}: groups", groups)
     if not _is_int(groups) or groups < 1:
         raise ArgumentError(message(f"{name}: groups is an integer of 1 or more, got {groups!r}", at=user_source(3)))
     if w.shape[channels] * (groups if channels else 1) != x.shape[1] or w.shape[0] % groups:
         raise ShapeError(message(f"{name}: kernels {layout} {w.aval} in {groups} groups do not fit samples "
                                  f"(batch, channels, *sizes) {x.aval}", at=user_source(3)))
+    return int(groups)
 
 
 def _same(sizes: Sequence[int], window: Sequence[int], strides: Sequence[int]) -> Pairs:
@@ -170,7 +173,7 @@ def _same(sizes: Sequence[int], window: Sequence[int], strides: Sequence[int]) -
 
 def _pads(name: str, padding: Any, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int]) -> Pairs:
     """How much is padded before and behind each spatial axis."""
-    rank = len(sizes)
+    rank, padding = len(sizes), known(f"{name}: the padding", padding)
     if padding == "valid":
         return (0,) * rank, (0,) * rank
     if padding == "same":

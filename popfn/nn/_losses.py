@@ -1,18 +1,19 @@
 """Losses: scalars in the dtype of the predictions, or one value per sample with reduction="none".
 
-Means and sums are accumulated in float32.
+Means and sums are accumulated in float32. The mean over an empty batch is NaN, as NumPy's, its sum 0; and the mean is 0
+where there are samples, or none, of which `where` says that none counts.
 """
 from __future__ import annotations
 
 from typing import Any, Optional
 
 from .. import numpy as pnp
-from .._promotion import as_float, checked_indices, floats, in_float32
+from .._promotion import as_float, check_number, checked_indices, floats, in_float32, known
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import bool_, float32, int32
 from ..trace.errors import ArgumentError, DtypeError, ShapeError, message, user_source
-from ..trace.tracer import aval_of
+from ..trace.tracer import Tracer, aval_of
 from ._activations import logsumexp
 
 
@@ -21,7 +22,7 @@ def one_hot(labels: Any, classes: int, *, dtype: Any = float32) -> Array:
 
     `labels` are integers of any shape; the result has shape (*labels.shape, classes).
     """
-    labels = pnp.asarray(labels)
+    labels, classes = pnp.asarray(labels), known("one_hot: the number of classes", classes)
     if labels.dtype.kind not in "iu":
         raise DtypeError(message(f"one_hot takes integer labels, got {labels.aval}", at=user_source(2)))
     labels = pnp.astype(labels, int32)  # a small dtype may not hold the number of classes
@@ -35,22 +36,25 @@ def cross_entropy(logits: Any, labels: Any, *, where: Any = None, label_smoothin
     `logits` have shape (..., classes), `labels` are integers of shape (...) in [-classes, classes), negative ones
     counted from the end; traced labels that are out of range mean the nearest class. Only labels where the bools
     `where` are True count; if there are none the mean is 0. With `label_smoothing` s the target is 1 - s at the label
-    plus s / classes everywhere. `reduction` is "mean", "sum" or "none". float16 is computed in float32.
+    plus s / classes everywhere. `reduction` is "mean", "sum" or "none"; the mean of no labels is NaN. float16 is
+    computed in float32.
 
-    Raises ShapeError and DtypeError if the two do not go together or are empty, RangeError (an IndexError) for known
-    labels that are out of range.
+    Raises ShapeError and DtypeError if the two do not go together or there are no classes, RangeError (an IndexError)
+    for known labels that are out of range, ArgumentError for another smoothing than from 0 to 1.
 
     >>> import numpy as np
     >>> cross_entropy(np.zeros((2, 4), np.float32), np.array([0, 3]))
     Array(1.3862944, dtype=float32)
     """
+    check_number("cross_entropy", "label_smoothing", label_smoothing, lambda s: 0 <= s <= 1, "from 0 to 1")
+    smooth = isinstance(label_smoothing, Tracer) or label_smoothing
     logits = as_float(logits)
     chosen = _chosen("cross_entropy", "logits", logits, labels, where)
 
     def f(x: Array) -> Array:
         picked = pnp.sum(pnp.where(chosen, x, 0.0), -1)
         total = logsumexp(x, -1)
-        if label_smoothing:
+        if smooth:
             picked = picked * (1 - label_smoothing) + pnp.mean(x, -1) * label_smoothing
         return _reduced("cross_entropy", total - picked, where, reduction)
     return in_float32(f, logits)
@@ -72,9 +76,8 @@ def _chosen(name: str, what: str, x: Array, labels: Any, where: Any) -> Array:
     if not x.ndim or aval.shape != x.shape[:-1]:
         raise ShapeError(message(f"{name}: labels are of the {what}' shape without its last axis, got {aval} for "
                                  f"{x.aval}", at=user_source(3)))
-    if not x.size:
-        raise ShapeError(message(f"{name}: there is no mean of no labels, got {x.aval}",
-                                 "way out: leave empty batches out", at=user_source(3)))
+    if not x.shape[-1]:
+        raise ShapeError(message(f"{name}: there are no classes, got {x.aval}", at=user_source(3)))
     if aval.dtype.kind not in "iu":
         raise DtypeError(message(f"{name} takes integer labels, got {aval}", at=user_source(3)))
     n = x.shape[-1]
@@ -97,8 +100,10 @@ def l1(predictions: Any, targets: Any, *, where: Any = None, reduction: str = "m
 def huber(predictions: Any, targets: Any, *, delta: float = 1.0, where: Any = None, reduction: str = "mean") -> Array:
     """d^2 / 2 for d = predictions - targets up to `delta`, delta (|d| - delta / 2) beyond, and their mean.
 
-    Huber, Robust estimation of a location parameter, 1964.
+    Raises ArgumentError unless delta is above 0. Huber, Robust estimation of a location parameter, 1964.
     """
+    check_number("huber", "delta", delta, lambda d: d > 0, "above 0")
+
     def f(d: Array) -> Array:
         size = pnp.abs(d)
         near = pnp.minimum(size, delta)

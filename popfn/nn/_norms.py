@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import numpy as pnp
 from .._collectives import axis_size, pmean
-from .._promotion import all_axes, as_float
+from .._promotion import all_axes, as_float, known
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import float32
@@ -50,7 +50,7 @@ def group_norm(x: Any, groups: int, scale: Any = None, bias: Any = None, *, eps:
     `scale` and `bias` have one element per channel. Raises ShapeError if the groups do not divide the channels.
     Wu and He, arXiv 1803.08494.
     """
-    x = as_float(x)
+    x, groups = as_float(x), known("group_norm: the number of groups", groups)
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise ShapeError(message(f"group_norm: the channels, axis 1 of {x.aval}, are not divided by {groups} groups",
                                  at=user_source(2)))

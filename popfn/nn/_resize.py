@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from .. import numpy as pnp
-from .._promotion import as_float, in_float32
+from .._promotion import as_float, in_float32, known
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.errors import ArgumentError, ShapeError, message, user_source
@@ -86,7 +86,7 @@ def _sizes(x: Array, size: Any, scale: Any) -> List[Tuple[int, int, Fraction]]:
     if (size is None) == (scale is None):
         raise ArgumentError(message("interpolate takes either size or scale, got " +
                                     ("none" if size is None else "both"), at=user_source(3)))
-    name, given = ("size", size) if scale is None else ("scale", scale)
+    name, given = ("size", known("interpolate: the size", size)) if scale is None else ("scale", scale)
     number: Any = (int, np.integer) if scale is None else (int, float, np.integer, np.floating)
     rank = x.ndim - 2
     each = tuple(given) if isinstance(given, (tuple, list)) else (given,) * rank

@@ -6,7 +6,7 @@ from typing import Any, List, Sequence, Tuple, Union
 
 import numpy as np
 
-from .._promotion import convert_to, one_axis, pair
+from .._promotion import convert_to, known, one_axis, pair
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import bool_, broadcast_shapes, int32
@@ -56,6 +56,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequence[int]]] = 2) -> Array:
     """Sum of products over pairs of axes: the last n of x1, the first n of x2, or those listed; logical for bools."""
     x, y = (asarray(v) for v in pair(x1, x2))
+    axes = known("tensordot: axes", axes)
     if x.dtype == bool_:
         return not_equal(tensordot(convert_to(x, int32), convert_to(y, int32), axes=axes), 0)
     if isinstance(axes, (int, np.integer)):

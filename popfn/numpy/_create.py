@@ -15,6 +15,7 @@ from .._promotion import (
     convert_to,
     floats,
     holds_arrays,
+    known,
     one_axis,
     promoted,
 )
@@ -120,7 +121,7 @@ def arange(start: float, /, stop: Optional[float] = None, step: float = 1, *, dt
     where stop is a multiple: `linspace` is told the length. Raises DtypeError for other than numbers.
     """
     start, stop = (0, start) if stop is None else (start, stop)
-    numbers = (start, stop, step)
+    numbers = start, stop, step = known("arange: a bound or step", (start, stop, step))
     if not builtins.all(isinstance(n, (int, float, np.integer, np.floating)) and not isinstance(n, bool)
                         for n in numbers):
         raise DtypeError(message(f"arange takes Python numbers, got {start!r}, {stop!r}, {step!r}: the length of the "
@@ -188,13 +189,13 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> Tuple[Array, ...]:
 
 def eye(n_rows: int, n_cols: Optional[int] = None, /, *, k: int = 0, dtype: Any = float32) -> Array:
     """Ones on a diagonal, `k` places to the right of the main one, zeros elsewhere; square by default."""
-    shape = as_sizes((n_rows, n_rows if n_cols is None else n_cols))
+    shape, k = as_sizes((n_rows, n_rows if n_cols is None else n_cols)), known("eye: k", k)
     rows, columns = (prims.iota(int32, shape, axis) for axis in (0, 1))
     return astype(prims.eq(prims.add(rows, literal(k, rows.aval)) if k else rows, columns), dtype)
 
 
 def _triangle(x: Any, k: int, lower: bool, name: str) -> Array:
-    x = asarray(x)
+    x, k = asarray(x), known(f"{name}: k", k)
     if x.ndim < 2:
         raise ShapeError(message(f"{name}: {x.aval} has no two axes", at=user_source(3)))
     rows, columns = (prims.iota(int32, x.shape[-2:], axis) for axis in (0, 1))

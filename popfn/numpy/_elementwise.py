@@ -6,11 +6,11 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from .._promotion import PYTHON, convert_to, floats, in_float32, pair
+from .._promotion import PYTHON, as_array, convert_to, floats, in_float32, known, pair
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import FLOAT8, bool_, float32, int32
-from ..trace.errors import DtypeError, message, user_source
+from ..trace.errors import DtypeError, RangeError, message, user_source
 from ..trace.tracer import Tracer, aval_of, literal
 from ._create import asarray, astype, full
 
@@ -72,7 +72,16 @@ greater_equal = _binary(prims.ge, "greater_equal", "x1 >= x2, elementwise, as bo
 
 
 def pow(x1: Any, x2: Any, /) -> Array:
-    """x1 to the power x2. A whole Python number as x2 is exact, also for integers and for negative x1."""
+    """x1 to the power x2. A whole Python number as x2 is exact, also for integers and for negative x1.
+
+    Powers of integers wrap, as in NumPy, those of bools are int32, and neither has a derivative. A negative exponent of
+    integers is an error if it is known while tracing (DtypeError for a Python number, else RangeError); a traced one
+    gives 0. In a PopXL program a traced exponent of integers takes a multiplication for each bit of its dtype.
+
+    >>> import popfn as pf
+    >>> pow(pf.Array([2, 3]), pf.Array([10, 2]))
+    Array([1024,    9], dtype=int32)
+    """
     if type(x2) is float and x2.is_integer() and builtins.abs(x2) <= 2 ** 16 and aval_of(x1).is_float:
         x2 = int(x2)
     if type(x2) is int:
@@ -80,10 +89,17 @@ def pow(x1: Any, x2: Any, /) -> Array:
             x1 = convert_to(x1, int32, True)
         return prims.integer_pow(x1, x2)
     x1, x2 = pair(x1, x2)
-    if not aval_of(x1).is_float:
-        raise DtypeError(message(f"pow of {aval_of(x1)} and {aval_of(x2)}: an integer power by an array is not defined "
-                                 "for negative exponents", "way out: convert with astype(float), or use a Python "
-                                 "integer as the exponent", at=user_source(2)))
+    if aval_of(x1).is_float:
+        return prims.pow_(x1, x2)
+    if aval_of(x1).dtype == bool_:
+        x1, x2 = convert_to(x1, int32, True), convert_to(x2, int32, True)
+    if not isinstance(x2, Tracer):
+        exponents = as_array(x2).value
+        if (exponents < 0).any():
+            raise RangeError(message(f"pow: integers have no power of the negative exponent {exponents.min()}",
+                                     "way out: convert to float first", at=user_source(2)))
+        if not exponents.ndim:
+            return prims.integer_pow(x1, int(exponents))
     return prims.pow_(x1, x2)
 
 
@@ -146,7 +162,7 @@ def round(x: Any, /, decimals: int = 0) -> Array:
     >>> round(np.array([0.5, 1.5, -2.75], np.float32)), round(np.float32(-2.75), 1)
     (Array([ 0.,  2., -3.], dtype=float32), Array(-2.8, dtype=float32))
     """
-    aval = aval_of(x)
+    aval, decimals = aval_of(x), known("round: the number of decimals", decimals)
     if not aval.is_float:
         if decimals < 0:
             raise DtypeError(message(f"round of {aval} to {decimals} decimals: integers have none to round",

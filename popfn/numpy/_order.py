@@ -6,7 +6,7 @@ from typing import Any, NoReturn, Optional, Tuple
 
 import numpy as np
 
-from .._promotion import Axis, all_axes, as_float, checked_indices, convert_to, in_float32, one_axis, pair
+from .._promotion import Axis, all_axes, as_float, checked_indices, convert_to, in_float32, known, one_axis, pair
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import bool_, float32, int32
@@ -59,7 +59,7 @@ def topk(x: Any, k: int, /, axis: int = -1) -> Tuple[Array, Array]:
     (Array([5, 5, 3], dtype=int32), Array([1, 3, 2], dtype=int32))
     """
     x = asarray(x)
-    axis = one_axis(axis, x.ndim, "topk")
+    axis, k = one_axis(axis, x.ndim, "topk"), known("topk: k", k)
     if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 0 <= k <= x.shape[axis]:
         raise ShapeError(message(f"topk: k is a count of at most {x.shape[axis]} elements along axis {axis} of "
                                  f"{x.aval}, got {k}", at=user_source(2)))
@@ -119,7 +119,7 @@ def bincount(x: Any, /, weights: Any = None, *, length: int) -> Array:
     >>> pnp.bincount(pnp.asarray([0, 2, 2, 7]), length=4)
     Array([1, 0, 2, 0], dtype=int32)
     """
-    x = asarray(x)
+    x, length = asarray(x), known("bincount: the length", length)
     if x.dtype.kind not in "iu":
         raise DtypeError(message(f"bincount counts integers, got {x.aval}", "way out: histogram counts floats",
                                  at=user_source(2)))
@@ -158,6 +158,8 @@ def histogram(x: Any, /, bins: Any = 10, range: Optional[Tuple[Any, Any]] = None
 
 def _edges(x: Array, bins: Any, range: Optional[Tuple[Any, Any]]) -> Array:
     """The edges of a histogram of x."""
+    if not np.ndim(bins):
+        bins = known("histogram: the number of bins", bins)
     if not isinstance(bins, (int, np.integer)):
         edges = as_float(bins)
         if edges.ndim != 1 or edges.shape[0] < 2:

@@ -11,6 +11,7 @@ from .._promotion import Axis, all_axes, convert_to, in_float32, one_axis
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import Shape, bool_, int32, uint32
+from ..trace.errors import ShapeError, message, user_source
 from ..trace.tracer import literal
 from ._create import asarray, astype
 from ._elementwise import equal, greater, logical_not, truth
@@ -99,20 +100,33 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 def argmax(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
-    """Index of the largest element, int32: the first of equals, NaN being the largest; of the flat array by default."""
-    x = asarray(x)
-    x = convert_to(x, int32) if x.dtype == bool_ else x
-    if axis is None:
-        flat = prims.argmax(prims.reshape(x, (x.size,)), 0)
-        return prims.reshape(flat, (1,) * x.ndim) if keepdims else flat
-    axis = one_axis(axis, x.ndim, "argmax")
-    return _keep(prims.argmax(x, axis), x.shape, (axis,), keepdims)
+    """Index of the largest element, int32: the first of equals, NaN being the largest; of the flat array by default.
+
+    Raises ShapeError for no elements.
+    """
+    return _arg_extremum("argmax", asarray(x), axis, keepdims)
 
 
 def argmin(x: Any, /, axis: Optional[int] = None, *, keepdims: bool = False) -> Array:
-    """Index of the smallest element, int32: the first of equals, NaN being smallest; of the flat array by default."""
-    x = asarray(x)
-    return argmax(mirrored(convert_to(x, int32) if x.dtype == bool_ else x), axis, keepdims=keepdims)
+    """Index of the smallest element, int32: the first of equals, NaN being smallest; of the flat array by default.
+
+    Raises ShapeError for no elements.
+    """
+    return _arg_extremum("argmin", asarray(x), axis, keepdims)
+
+
+def _arg_extremum(name: str, x: Array, axis: Optional[int], keepdims: bool) -> Array:
+    aval = x.aval
+    axis = None if axis is None else one_axis(axis, x.ndim, name)
+    if not (x.size if axis is None else x.shape[axis]):
+        raise ShapeError(message(f"{name} of no elements: {aval}" + ("" if axis is None else f" along axis {axis}"),
+                                 at=user_source(3)))
+    x = convert_to(x, int32) if x.dtype == bool_ else x
+    x = mirrored(x) if name == "argmin" else x
+    if axis is None:
+        flat = prims.argmax(prims.reshape(x, (x.size,)), 0)
+        return prims.reshape(flat, (1,) * x.ndim) if keepdims else flat
+    return _keep(prims.argmax(x, axis), aval.shape, (axis,), keepdims)
 
 
 def mirrored(x: Array) -> Array:

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Optional
 
-from .._promotion import as_float, convert_to, one_axis, promoted
+import numpy as np
+
+from .._promotion import as_float, convert_to, known, one_axis, promoted
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import bool_, int32
@@ -111,8 +113,8 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
     axis that there is not and for a negative n.
     """
     x = asarray(x)
-    axis = one_axis(axis, x.ndim, "diff")
-    if not isinstance(n, int) or n < 0:
+    axis, n = one_axis(axis, x.ndim, "diff"), known("diff: n", n)
+    if not isinstance(n, (int, np.integer)) or n < 0:
         raise ShapeError(message(f"diff: n is a count of 0 or more, got {n!r}", at=user_source(2)))
     one = tuple(1 if i == axis else m for i, m in enumerate(x.shape))
     ends = [None if end is None else asarray(end) for end in (prepend, append)]

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from .._promotion import Axis, all_axes, as_shape, as_sizes, convert_to, one_axis
+from .._promotion import Axis, all_axes, as_shape, as_sizes, convert_to, known, one_axis
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import Shape, broadcast_shapes as shapes_broadcast, int32
@@ -68,6 +68,7 @@ def swapaxes(x: Any, axis1: int, axis2: int, /) -> Array:
 
 
 def _several(axes: Any) -> Sequence[Any]:
+    axes = known("an axis", axes)
     return tuple(axes) if isinstance(axes, (tuple, list, range)) else (axes,)
 
 
@@ -113,7 +114,7 @@ def flip(x: Any, /, *, axis: Axis = None) -> Array:
 
 def pad(x: Any, pad_width: Any, *, constant_values: Any = 0) -> Array:
     """x with `pad_width` = (before, after) copies of a scalar around it; one pair for all axes or one pair for each."""
-    x = asarray(x)
+    x, pad_width = asarray(x), known("pad: a width", pad_width)
     try:
         widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
     except ValueError:
@@ -145,7 +146,7 @@ def repeat(x: Any, repeats: Any, /, axis: Optional[int] = None) -> Array:
     if axis is None:
         x, axis = prims.reshape(x, (x.size,)), 0
     axis = one_axis(axis, x.ndim, "repeat")
-    counts = np.asarray(repeats)
+    counts = np.asarray(known("repeat: a number of repeats", repeats))
     n = x.shape[axis]
     if counts.dtype.kind not in "iu" and counts.size:
         raise DtypeError(message(f"repeat: repeats are integers, got {repeats!r}", at=user_source(2)))
@@ -169,7 +170,7 @@ def roll(x: Any, /, shift: Union[int, Sequence[int]], axis: Axis = None) -> Arra
     if axis is None:
         return prims.reshape(roll(prims.reshape(x, (x.size,)), shift, 0), x.shape)
     axes = [one_axis(a, x.ndim, "roll") for a in _several(axis)]
-    shifts = [int(s) for s in _several(shift)]
+    shifts = [int(s) for s in _several(known("roll: a shift", shift))]
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     if len(shifts) != len(axes):
         raise ShapeError(message(f"roll: shifts {shift} are not one for each of the axes {axis}", at=user_source(2)))
@@ -203,6 +204,7 @@ def split(x: Any, indices_or_sections: Union[int, Sequence[int]], /, axis: int =
     x = asarray(x)
     axis = one_axis(axis, x.ndim, "split")
     n = x.shape[axis]
+    indices_or_sections = known("split: a number of parts or a place", indices_or_sections)
     if isinstance(indices_or_sections, (int, np.integer)):
         if indices_or_sections < 1 or n % indices_or_sections:
             raise ShapeError(message(f"split: axis {axis} of {x.aval} has no {indices_or_sections} equal parts",
@@ -215,6 +217,7 @@ def array_split(x: Any, indices_or_sections: Union[int, Sequence[int]], /, axis:
     """`split` that cuts into parts of nearly equal sizes, the larger ones first, where equal ones are not possible."""
     x = asarray(x)
     axis = one_axis(axis, x.ndim, "array_split")
+    indices_or_sections = known("array_split: a number of parts or a place", indices_or_sections)
     if not isinstance(indices_or_sections, (int, np.integer)):
         return split(x, indices_or_sections, axis)
     if indices_or_sections < 1:

@@ -20,9 +20,10 @@ from ..trace.primitive import Linear, MappedAxis
 from ..trace.prims import pvary, reshape, transpose
 from ..trace.prims.shaping import to_front
 from ..trace.tracer import Trace, aval_of, bind
-from .bodies import HoldsJaxprs, Mask, chosen, cut, guard, moving, others, rebuilt
+from .bodies import HoldsJaxprs, Mask, behind, chosen, cut, guard, moving, others, rebuilt, reordered
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
 from .replay import checked, inline, sources, start_env, with_jaxprs
+from .simplify import without_dead_code
 from .vmap import batch_jaxpr
 
 #: For each axis of an array the axes of the mesh over which it is cut; none for the axes behind.
@@ -57,7 +58,8 @@ class Shard(HoldsJaxprs):
         return frozenset(name for name, _ in self.mesh)
 
     def uses_axis(self, name: str) -> bool:
-        return name not in self.names and self.jaxpr.uses_axis(name)
+        return name not in self.names and (self.jaxpr.uses_axis(name) or any(
+            name in a.varying for a in (*self.jaxpr.in_avals, *self.jaxpr.out_avals)))
 
     # ------------------------------------------------------------------ types
     def whole(self, aval: Aval, spec: Spec) -> Aval:
@@ -151,6 +153,15 @@ class Shard(HoldsJaxprs):
         shard = self.of(body, [((), *spec) if on else spec for spec, on in zip(self.in_specs, mapped)],
                         [((), *spec) if on else spec for spec, on in zip(self.out_specs, has)])
         return bind(shard, args), tuple([0 if on else None for on in has])
+
+    def pruned(self, used: Sequence[bool]) -> Tuple[Shard, Mask, Mask]:
+        """The shard that gives only the results in the mask; also which operands it takes and results it gives."""
+        outs = tuple(used)
+        ins = behind(self.jaxpr, outs)
+        if all(ins) and all(outs):
+            return self, ins, outs
+        body = reordered(self.jaxpr, chosen(self.jaxpr.inputs, ins), chosen(self.jaxpr.outputs, outs))
+        return self.of(without_dead_code(body), chosen(self.in_specs, ins), chosen(self.out_specs, outs)), ins, outs
 
     def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Shard, List[Any]]:
         """The same without effects where the bool is False; see `bodies.guard`."""
@@ -256,7 +267,7 @@ def without_meshes(jaxpr: Jaxpr) -> Jaxpr:
                     out = bind(with_jaxprs(eqn.primitive, without_meshes), operands)
                     results = out if eqn.primitive.multiple else (out,)
                 env.update(zip(eqn.outputs, results))
-            return checked(trace.finish([env.get(a, a) for a in jaxpr.outputs]))
+            return checked(without_dead_code(trace.finish([env.get(a, a) for a in jaxpr.outputs])))
     found: Jaxpr = jaxpr.remember("without meshes", make)
     return found
 

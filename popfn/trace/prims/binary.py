@@ -11,31 +11,51 @@ from ..errors import DtypeError
 from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
+from .bits import width
 from .elementwise import Log1p, log, sigmoid
-from .kinds import Elementwise, Slope, batch_broadcasting, broadcast_operands, mul, neg, sub
+from .kinds import Elementwise, Slope, batch_broadcasting, broadcast_operands, mul, neg, safe_mul, scale, sub
 from .shaping import Dims, broadcast_to, interned, unbroadcast
 
 
 # ---------------------------------------------------------------------------- powers
 @dataclass(frozen=True)
 class Pow(Elementwise):
-    """x to the y, of floats. By y the derivative at x = 0 is 0; by x it is 0 where y = 0."""
+    """x to the y. By y the derivative at x = 0 is 0; by x it is 0 where y = 0.
+
+    Integers wrap, and are 0 where y is negative.
+    """
+
+    takes: ClassVar[str] = "iuf"
 
     def eval(self, x: np.ndarray, y: np.ndarray) -> Any:
-        return np.power(x, y)
+        if x.dtype.kind == "f":
+            return np.power(x, y)
+        return np.where(y < 0, x.dtype.type(0), np.power(x, np.maximum(y, 0)))
 
     def slopes(self, z: Any, x: Any, y: Any) -> Sequence[Slope]:
-        def by_x() -> Any:
-            zero = literal(0.0, aval_of(y))
-            return select(eq(y, zero), literal(0.0, z.aval), mul(y, pow_(x, sub(y, literal(1.0, aval_of(y))))))
+        def by_x() -> Any:  # no choice by y, whose own derivative that would cut off
+            return scale(lambda: y, pow_(x, sub(y, literal(1.0, aval_of(y)))))
 
         def by_y() -> Any:
             base = select(eq(x, literal(0.0, aval_of(x))), literal(1.0, aval_of(x)), x)
-            return mul(log(base), z)
+            return safe_mul(log(base), z)
         return by_x, by_y
 
     def lower(self, px: Any, x: Any, y: Any) -> Any:
-        return px.ops.pow(x, y)
+        return px.ops.pow(x, y) if lowering.is_float(x) else self.products(px, x, y)
+
+    @staticmethod
+    def products(px: Any, x: Any, y: Any) -> Any:
+        """The power of integers as products of squares, one for each bit of y."""
+        ops, one, two, rest = px.ops, lowering.scalar(px, 1, x), lowering.scalar(px, 2, x), y
+        result, square = one, x
+        for bit in reversed(range(width(y) - y.dtype.is_signed)):
+            half = ops.div(rest, two)
+            even = ops.equal(rest, ops.mul(half, two))
+            result = ops.mul(result, ops.where(even, one, square))
+            if bit:
+                square, rest = ops.mul(square, square), half
+        return ops.where(lowering.negative(px, y), lowering.scalar(px, 0, x), result) if y.dtype.is_signed else result
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from ..tracer import bind, current_trace
 class RemoteBuffer:
     """A buffer of `rows` times `steps` values of one type in remote memory; see `pf.remote_buffer`.
 
-    The value of a step lies at entry row * steps + step. Eager programs and `pf.jit` read and write `data`; a lowered
-    program has a buffer of its own, which lasts as long as its session.
+    The value of a step lies at entry row * steps + step. Eager programs and `pf.jit` read and write the rows that
+    are `written`; a lowered program has a buffer of its own, which lasts as long as its session.
     """
 
     def __init__(self, spec: Aval, steps: int, rows: int, name: str) -> None:
@@ -33,8 +33,7 @@ class RemoteBuffer:
         self.steps = steps
         self.rows = rows
         self.name = name
-        self.data = np.zeros((rows, steps, *spec.shape), spec.dtype)
-        self.is_written = np.zeros(rows, np.bool_)
+        self.written: Dict[int, np.ndarray] = {}  # the rows that eager programs wrote
 
     @property
     def row_aval(self) -> Aval:
@@ -95,10 +94,10 @@ class RemoteRead(Access):
     def eval(self, row: np.ndarray) -> Tuple[np.ndarray, ...]:
         buffer = self.buffer
         k = buffer.row(row)
-        if not buffer.is_written[k]:
+        if k not in buffer.written:
             raise InputError(message(f"row {k} of {buffer.name} is read, but nothing was written there",
                                      at=user_source(2)))
-        return (buffer.data[k].copy(),)
+        return (buffer.written[k].copy(),)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         out = bind(self, primals)
@@ -131,9 +130,7 @@ class RemoteWrite(Access):
         return ()
 
     def eval(self, row: np.ndarray, x: np.ndarray) -> Tuple[np.ndarray, ...]:
-        k = self.buffer.row(row)
-        self.buffer.data[k] = x
-        self.buffer.is_written[k] = True
+        self.buffer.written[self.buffer.row(row)] = np.array(x)
         return ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
