@@ -1,19 +1,25 @@
 """One side of the data-parallel comparison in host.py: a step for each line of the input.
 
-    python benchmarks/_replicas.py numpy | xla | shard_map
+    python benchmarks/_replicas.py numpy | xla | shard-numpy | shard-xla | shard_map
+
+The first two are PopXL programs, the next two are made by pf.shard. `race` lets several of them run in turns.
 """
 from __future__ import annotations
 
+import contextlib
 import os
+import statistics
+import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from _networks import RATE, mlp_data, mlp_theirs
 
+import popfn as pf
 import popfn.host as popxl
 from popfn.host import ops
 
@@ -78,12 +84,64 @@ def sharded_mlp() -> Any:
     return run
 
 
+def data_parallel_step() -> Any:
+    """A training step of the MLP on replicas, by pf.shard."""
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        for w, b in params[:-1]:
+            x = pf.nn.gelu(x @ w + b)
+        w, b = params[-1]
+        return pf.pmean(pf.nn.cross_entropy(x @ w + b, y), "dp")
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        value, grads = pf.value_and_grad(loss)(params, x, y)
+        return pf.tree.map(lambda p, g: p - RATE * g, params, grads), value
+    return pf.shard(step, pf.Mesh(dp=REPLICAS), (pf.P(), pf.P("dp"), pf.P("dp")), (pf.P(), pf.P()))
+
+
+def by_shard(name: str) -> Any:
+    """A function that makes such a step on an engine and returns the loss."""
+    params, x, y = mlp_data(MLP)
+    os.environ["POPFN_ENGINE"] = name
+    session = pf.Session(pf.lower(data_parallel_step(), params, x, y, state=0, target="host"), state=params)
+    session.__enter__()  # it stays attached while the process lasts
+    return lambda: float(session.run(x, y))
+
+
+def race(names: Sequence[str], rounds: int, whole_machine: Tuple[Dict[str, str], Set[int]]) -> Dict[str, float]:
+    """The median seconds of a step of each side, each in a process of its own, by the clock.
+
+    They have the environment and the cores of `whole_machine`.
+    """
+    environment, cores = whole_machine
+    before = os.sched_getaffinity(0)
+    devices = f"--xla_force_host_platform_device_count={REPLICAS} {environment.get('XLA_FLAGS', '')}"
+    os.sched_setaffinity(0, cores)  # which the processes inherit
+    with contextlib.ExitStack() as stack:
+        sides = {name: stack.enter_context(subprocess.Popen(
+            [sys.executable, __file__, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**environment, "JAX_PLATFORMS": "cpu", **({"XLA_FLAGS": devices} if name == "shard_map" else {})},
+        )) for name in names}
+        times: Dict[str, List[float]] = {name: [] for name in names}
+        for i in range(rounds + 3):  # the first ones compile and warm up
+            losses = {}
+            for name, side in sides.items():
+                assert side.stdin is not None and side.stdout is not None
+                print(file=side.stdin, flush=True)
+                losses[name], seconds = map(float, side.stdout.readline().split())
+                times[name].append(seconds)
+            if max(losses.values()) - min(losses.values()) > 1e-3 * abs(losses["shard_map"]):
+                raise SystemExit(f"the losses of the replicas differ in step {i}: {losses}")
+    os.sched_setaffinity(0, before)
+    return {name: statistics.median(seen[3:]) for name, seen in times.items()}
+
+
 def main() -> None:
     """Make a step for each line of the input, and answer with the loss and the seconds."""
     name = sys.argv[1]
     if name == "shard_map" and len(jax.devices()) != REPLICAS:
         raise SystemExit(f"{REPLICAS} devices are wanted, {len(jax.devices())} are there: see XLA_FLAGS")
-    run = sharded_mlp() if name == "shard_map" else replicated_mlp(name)
+    run = sharded_mlp() if name == "shard_map" else by_shard(name[6:]) if name.startswith("shard-") else \
+        replicated_mlp(name)
     for _ in sys.stdin:
         start = time.perf_counter()
         value = run()

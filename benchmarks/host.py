@@ -15,11 +15,7 @@ import contextlib
 import gc
 import math
 import os
-import statistics
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
 import _one_core  # before the libraries that count cores
@@ -28,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from _compare import alternate
 from _networks import mlp_data, mlp_ours, mlp_theirs, transformer_data, transformer_ours, transformer_theirs
+from _replicas import REPLICAS, race
 
 import popfn as pf
 import popfn.host as popxl
@@ -35,7 +32,6 @@ from popfn.host.engine import compile_program
 from popfn.host.engine.kernels import KERNELS
 
 MLP = (784, 512, 512, 10)
-REPLICAS = 8
 
 
 def row(name: str, ours: float, theirs: float, gate: float, unit: str = "ms", scale: float = 1e-3) -> None:
@@ -121,28 +117,8 @@ def loops(rounds: int) -> None:
 # ---------------------------------------------------------------------------- replicas
 def replicas(rounds: int) -> None:
     """Print the rows of the data-parallel step: each side in a process of its own, on every core, by the clock."""
-    environment, cores = _one_core.WHOLE_MACHINE
-    devices = f"--xla_force_host_platform_device_count={REPLICAS} {environment.get('XLA_FLAGS', '')}"
-    names = ("numpy", "xla", "shard_map")
-    os.sched_setaffinity(0, cores)  # which the processes inherit
-    with contextlib.ExitStack() as stack:
-        script = str(Path(__file__).with_name("_replicas.py"))
-        sides = {name: stack.enter_context(subprocess.Popen(
-            [sys.executable, script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**environment, "JAX_PLATFORMS": "cpu", **({"XLA_FLAGS": devices} if name == "shard_map" else {})},
-        )) for name in names}
-        times: Dict[str, List[float]] = {name: [] for name in names}
-        for i in range(rounds + 3):  # the first ones compile and warm up
-            losses = {}
-            for name, side in sides.items():
-                assert side.stdin is not None and side.stdout is not None
-                print(file=side.stdin, flush=True)
-                losses[name], seconds = map(float, side.stdout.readline().split())
-                times[name].append(seconds)
-            if max(losses.values()) - min(losses.values()) > 1e-3 * abs(losses["shard_map"]):
-                raise SystemExit(f"the losses of the replicas differ in step {i}: {losses}")
-    os.sched_setaffinity(0, {_one_core.CORE})
-    numpy_s, xla_s, theirs_s = (statistics.median(seen[3:]) for seen in times.values())
+    times = race(("numpy", "xla", "shard_map"), rounds, _one_core.WHOLE_MACHINE)
+    numpy_s, xla_s, theirs_s = times["numpy"], times["xla"], times["shard_map"]
     row(f"MLP, {REPLICAS} replicas, step, NumPy engine", numpy_s, theirs_s, 0.5)
     row(f"MLP, {REPLICAS} replicas, step, XLA engine", xla_s, theirs_s, 0.5)
 

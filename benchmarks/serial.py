@@ -4,7 +4,8 @@
 
 A training step of an MLP (64-128-128-10) over parts of 16 rows, by batch_serialise with remote residuals: the time to
 trace, lower and compile 512 steps against 8; the memory of 512 steps against 8, less what is streamed and what lies in
-remote memory; and the time per step, with the state on the device, against a Python loop over one compiled step of a part.
+remote memory; and the time per step, with the state on the device, against a Python loop over one compiled step of a
+part.
 """
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ REASONS: Dict[Tuple[str, str], str] = {
     ("remote_read", "lower"): "lower.build knows the buffer",
     ("remote_write", "batch"): "the lanes would meet in one buffer",
     ("remote_write", "lower"): "lower.build knows the buffer",
+    ("shard", "lower"): "lower.replicas puts its program in its place",
     ("stop_gradient", "transpose"): "its tangent is zero",
     ("while", "transpose"): "its number of steps is not known; with max_steps it is a scan",
 }

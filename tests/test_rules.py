@@ -20,12 +20,14 @@ from popfn.trace.parse import primitives
 from popfn.trace.primitive import Primitive
 from popfn.trace.prims.collectives import Collective
 from popfn.trace.prims.kinds import Elementwise
+from popfn.trace.prims.remote import Access
 from popfn.trace.tracer import Trace, bind
 from popfn.transforms.call import Routine
 from popfn.transforms.cond import Cond
 from popfn.transforms.custom import Pullback
 from popfn.transforms.differentiate import jvp_jaxpr, transpose_jaxpr, vjp_jaxpr
 from popfn.transforms.scan import Scan
+from popfn.transforms.shard import Shard
 from popfn.transforms.simplify import simplify
 
 EPS = {"float32": 2.0 ** -23, "float16": 2.0 ** -10, "float8_e4m3fnuz": 2.0 ** -3, "float8_e5m2fnuz": 2.0 ** -2}
@@ -87,10 +89,14 @@ def closeness(case: Case, want: np.ndarray) -> Tuple[float, Any, bool]:
 
 
 # ---------------------------------------------------------------------------- the table itself
+#: No table can evaluate them: test_vmap, test_custom, lower/test_handles, test_shard.
+ELSEWHERE = (Collective, Pullback, Access, Shard)
+
+
 def test_every_primitive_has_rows():
     count = {name: 0 for name, cls in primitives().items()
              if cls.__module__.startswith("popfn.") and cls.__subclasses__() == []
-             and not issubclass(cls, (Collective, Pullback))}  # no table can evaluate them: test_vmap, test_custom
+             and not issubclass(cls, ELSEWHERE)}
     for case in CASES:
         count[case.primitive.name] += 1
     assert len(CASES) >= 200 and len(count) >= 58
@@ -261,7 +267,7 @@ def test_transpose_is_the_adjoint_of_the_jvp(case):
 
 def test_every_transpose_rule_is_tested():
     """What holds jaxprs is linear where they are: that is tested above, and for scan and cond in test_scan.py."""
-    elsewhere = (Collective, Routine, Pullback, Scan, Cond)
+    elsewhere = (*ELSEWHERE, Routine, Scan, Cond)
     linear = {name for name, cls in primitives().items()
               if cls.transpose is not Primitive.transpose and not issubclass(cls, elsewhere)}
     assert linear == {*LINEAR}
