@@ -242,7 +242,7 @@ def linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any,
 def spread_zeros(values: Sequence[Any], mask: Sequence[bool], avals: Sequence[Aval]) -> List[Any]:
     """The values at the places in the mask, zeros at the others."""
     rest = iter(values)
-    return [next(rest) if on else instantiate(Zero(a)) for on, a in zip(mask, avals)]
+    return [next(rest) if on else pnp.asarray(instantiate(Zero(a))) for on, a in zip(mask, avals)]
 
 
 def vjp(f: Function, *primals: Any, has_aux: bool = False) -> Tuple[Any, ...]:

@@ -107,6 +107,41 @@ def test_a_phased_transformer_has_one_layer_and_one_part_on_the_chip(mode, capsy
     assert re.findall(r"f32\[(?:3|8|4,2),.*|init\(\((?:3|8|4, 2), .*", graphs) == []
 
 
+def test_data_parallel_digits_are_those_of_one_replica(capsys):
+    on_mesh, on_one = example("data_parallel_digits", "--dp", "4", "--epochs", "2")
+    np.testing.assert_allclose(on_mesh, on_one, rtol=1e-5)
+    assert on_mesh.shape == (28,) and on_mesh[-1] < 0.5 * on_mesh[0]
+    out = capsys.readouterr().out
+    assert out.startswith("replication factor 4\n")
+    assert "f32[32,64]{dp}, i32[32]{dp}\nsums over dp: f32[], " in out
+    assert "collectives: 7 x replicated_all_reduce\n" in out  # one for each leaf and one for the loss
+
+
+@pytest.mark.parametrize("options, dp, rows, padded", [
+    ((), 2, 6, 0), (("--remote", "--steps", "2"), 2, 3, 0), (("--dp", "3", "--tp", "2"), 3, 4, 16)])
+def test_a_parallel_transformer_is_the_plain_one(options, dp, rows, padded, capsys):
+    on_mesh, on_one = example("parallel_transformer", "--updates", "8", "--layers", "2", *options)
+    np.testing.assert_allclose(on_mesh, on_one, rtol=1e-5)
+    assert on_mesh.shape == (8,) and on_mesh[-1] < on_mesh[0] - 1
+    out = capsys.readouterr().out
+    own, whole, moments = (int(n.replace(",", "")) for n in re.search(
+        r"keeps ([\d,]+) of ([\d,]+) parameters, and two moments of ([\d,]+)\n", out).groups())
+    assert 2 * own < 1.1 * whole and padded <= dp * moments - own <= 2 * padded
+    assert f"sums over tp: 4 x f32[{rows},32,64]{{dp}}\n" in out
+
+
+def test_a_parallel_transformer_has_layers_and_moments_in_remote_memory(capsys, tmp_path):
+    """By the shapes in its program: a replica's part of each parameter, and its part of that for each moment."""
+    picture = tmp_path / "loss.png"
+    example("parallel_transformer", "--updates", "1", "--layers", "7", "--remote", "--show", "--plot", str(picture))
+    text = capsys.readouterr().out.split('"""step as a PopXL program.')[1]
+    buffers = re.findall(r"remote_variable\(\s*np\.zeros\(\s*\((?:\d, )?([\d, ]+)\),", text)
+    assert {shape: buffers.count(shape) for shape in buffers} == {
+        "64, 16": 3, "16, 64": 1, "64, 64": 2, "64,": 2, "512": 8, "2048": 4, "32": 4}
+    assert not re.search(r"popxl\.variable\(\s*np\.zeros\(\s*\((?:\d, )?7\b", text)
+    assert picture.stat().st_size > 10_000
+
+
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if "```python" in p.read_text(encoding="utf-8")]
 
 
@@ -124,7 +159,7 @@ def outputs_that_differ(page):
 
 
 def test_there_are_pages():
-    assert "batch_serialise.md" in [p.name for p in PAGES]
+    assert {"batch_serialise.md", "shard.md"} <= {p.name for p in PAGES}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

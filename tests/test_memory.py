@@ -299,6 +299,32 @@ def test_the_backward_scan_loads_weights_again(f, ws):
     assert not [e for e in jaxpr.eqns if isinstance(e.primitive, Place) and e.primitive.memory == "device"]
 
 
+STEPS: Dict[str, Callable[[Any, Any], Any]] = {  # of a carry and constant weights
+    "operations": lambda h, w: pnp.tanh(h @ w),
+    "twice": lambda h, w: pnp.tanh(pnp.sin(h @ w) @ w),
+    "jit": pf.jit(lambda h, w: pnp.tanh(h @ w)),
+    "checkpoint": pf.checkpoint(lambda h, w: pnp.tanh(h @ w)),
+    "cond": lambda h, w: pf.cond(h.sum() > 0, lambda h, w: pnp.tanh(h @ w), lambda h, w: h, h, w),
+    "switch": lambda h, w: pf.switch(1, [lambda: h, lambda: pnp.tanh(h @ w), lambda: pnp.sin(w @ h)]),
+    "scan": lambda h, w: pf.scan(lambda h, _: (pnp.tanh(h @ w), None), h, None, length=2)[0],
+    "fori_loop": lambda h, w: pf.fori_loop(0, 2, lambda i, h: pnp.tanh(h @ w), h),
+    "while_loop": lambda h, w: pf.while_loop(lambda h: h.sum() < 1, lambda h: pnp.tanh(h @ w), h, max_steps=2),
+    "custom_vjp": lambda h, w: h @ ruled(w),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_cotangents_of_constants_are_added_up_on_the_device(name):
+    """Whatever a step holds: the gradient is stored once, behind the loop."""
+    def loss(w: Any) -> Any:
+        return pf.scan(lambda h, x: (STEPS[name](h, w) + x, None), pnp.asarray(C), X)[0].sum()
+    jaxpr = pf.make_jaxpr(pf.grad(loss))(pf.remote(WS[0]))
+    stores = [v for e in jaxpr.eqns for v in e.outputs if e.primitive == Place("remote")]
+    assert places(jaxpr).count("remote") == len(stores) == 1 and stores == list(jaxpr.outputs)
+    assert jaxpr.out_avals == (jaxpr.in_avals[0],)
+    close(jaxpr.eval(WS[0])[0], pf.grad(loss)(WS[0]), name, 1e-4)
+
+
 def test_what_is_kept_of_weights_on_the_device_is_not_loaded():
     jaxpr = pf.make_jaxpr(pf.grad(lambda ws, x: layers(ws, x).sum(), (0, 1)))(WS, X)
     assert places(jaxpr) == []

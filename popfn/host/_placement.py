@@ -3,7 +3,7 @@
 An array "on the device" is either one value, the same on all replicas, or has a leading axis with the value of each.
 """
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -36,9 +36,9 @@ def check(t: Variable) -> None:
     is_sharded = _is_sharded(t)
     if t.dtype is not buffer.tensor_dtype or not is_sharded and t.shape != buffer.tensor_shape:
         raise popart_exception(f"Session: {t!r} does not fit {buffer!r}: shapes and dtypes must agree.")
-    size = t.replica_grouping.group_size
-    if is_sharded and size * int(np.prod(buffer.tensor_shape, dtype=np.int64)) < t.nelms:
-        raise popart_exception(f"Session: {size} shards in {buffer!r} are too small for {t!r}.")
+    shards = _shard_count(t)
+    if shards * _stored_size(t) < t.nelms:
+        raise popart_exception(f"Session: {shards} shards in {buffer!r} are too small for {t!r}.")
 
 
 def wants_all(t: Any) -> bool:
@@ -51,17 +51,19 @@ def wants_all(t: Any) -> bool:
 
 
 def _shard_count(t: Variable) -> int:
-    """Into how many parts the variable is cut: as few as hold it, and divide the group size.
+    """Into how many parts the variable is cut.
 
-    More parts would be padding only, so that a group of more members can be gathered all the same.
+    A buffer that was not made for shards does not say: the group size, or as many as make parts of the buffer's size.
     """
     if not _is_sharded(t):
         return 1
-    size, group_size = int(np.prod(_stored_shape(t), dtype=np.int64)), t.replica_grouping.group_size
-    for count in range(1, group_size):
-        if group_size % count == 0 and count * size >= t.nelms:
-            return count
-    return group_size
+    group_size = t.replica_grouping.const_rg.group_size
+    known: Optional[int] = t._shard_over if t._remote is None else t._remote[0]._shard_over
+    if known is not None and group_size % known == 0:
+        return known
+    size = _stored_size(t)
+    fitting = (n for n in range(group_size, 0, -1) if group_size % n == 0 and -(-t.nelms // n) == size)
+    return next(fitting, group_size)
 
 
 def _is_sharded(t: Variable) -> bool:
@@ -72,6 +74,10 @@ def _stored_shape(t: Variable) -> Shape:
     if t._shard is not None:
         return t._shard.shape
     return t.shape if t._remote is None else t._remote[0].tensor_shape
+
+
+def _stored_size(t: Variable) -> int:
+    return int(np.prod(_stored_shape(t), dtype=np.int64))
 
 
 def _local(t: Variable) -> range:
@@ -103,7 +109,7 @@ def to_device(t: Variable) -> np.ndarray:
         chosen = rows[[groups[replica] for replica in _local(t)]]
         return chosen.reshape((-1,) + _stored_shape(t))
     flat = rows.reshape(len(rows), -1)
-    size = int(np.prod(_stored_shape(t), dtype=np.int64))
+    size = _stored_size(t)
     padded = np.zeros((len(rows), shards * size), flat.dtype)
     padded[:, : flat.shape[1]] = flat
     parts = padded.reshape(len(rows), shards, size)

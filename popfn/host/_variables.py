@@ -178,7 +178,7 @@ def replica_sharded_variable(
         raise TypeError(f"{function}: a scalar has no shards: data of the shape {np.shape(data)}.")
     with graph._undo_on_error():
         made = _add_variable(data, dtype, name, downcast, grouping, retrieval_mode, log2_scale, nan_on_overflow)
-        checked_shard_over(function, grouping.const_rg, shard_over)
+        made._shard_over = checked_shard_over(function, grouping.const_rg, shard_over)
         full = (grouping.const_rg.num_groups,) + made.shape if grouping.num_groups > 1 else made.shape
         buffer = replica_sharded_buffer(full, made.dtype, grouping, shard_over)
         made._shard = graph._add_tensor(
@@ -238,7 +238,7 @@ def _add_variable(
     made.data = array
     made.retrieval_mode = retrieval_mode or "one_per_group"
     made._grouping = grouping
-    made._remote = made._shard = None
+    made._remote = made._shard = made._shard_over = None
     if isinstance(array, np.memmap) and not array.flags.writeable:
         graph.ir._has_read_only_memmap = True
     return made

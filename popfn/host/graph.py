@@ -13,8 +13,8 @@ Result = Tuple[
 ]  # the name, shape, dtype and meta_shape of a tensor to be made
 
 
-# The ops that may fail when they run.
-_MAY_FAIL = frozenset(["conditional", "remote_load", "remote_load_", "remote_store"])
+# The ops that may fail when they run, and one that may be refused when a Session is made.
+_MAY_FAIL = frozenset(["concat_", "conditional", "remote_load", "remote_load_", "remote_store"])
 
 
 class Op:

@@ -88,6 +88,7 @@ class RemoteBuffer:
         self._shape = _as_shape("RemoteBuffer", tensor_shape)
         self._dtype = tensor_dtype
         self.entries = entries
+        self._shard_over: Optional[int] = None  # how many shards a tensor has, if the entries are shards
 
     def validate_tensor_matches_buffer(self, t: Tensor, num_shards: int = 1) -> None:
         """ValueError unless an entry can hold `t`, or one of `num_shards` shards of it."""
@@ -157,6 +158,7 @@ def replica_sharded_buffer(
         size *= n
     buffer = RemoteBuffer((-(-size // shards),), dtype, entries)
     buffer.meta_shape = full
+    buffer._shard_over = shards
     return buffer
 
 

@@ -318,12 +318,13 @@ TensorLike = Union[Tensor, HostScalarTensor]
 class Variable(Tensor):
     """State of the program: it starts from the host's data and keeps its value from run to run."""
 
-    __slots__ = ("data", "retrieval_mode", "_grouping", "_remote", "_shard")
+    __slots__ = ("data", "retrieval_mode", "_grouping", "_remote", "_shard", "_shard_over")
     data: np.ndarray  # the host's copy, C-ordered; a memmap stays aliased to its file
     retrieval_mode: str
     _grouping: Any  # a ReplicaGrouping, or None for one group of all replicas
     _remote: Any  # the RemoteBuffer and the entry that hold the variable, or None
     _shard: Optional["Shard"]  # what holds the variable on the device, if that is not this tensor
+    _shard_over: Optional[int]  # into how many of these it is cut
 
     @property
     def replica_grouping(self) -> Any:

@@ -58,7 +58,15 @@ def localised(jaxpr: Jaxpr, state: Sequence[int]) -> Localised:
     specs = [first_spec(jaxpr, v) or WHOLE for v in jaxpr.inputs]
     wanted: List[Optional[Spec]] = [specs[i] for i in state]
     local, out_specs = _Localising(mesh).jaxpr(jaxpr, specs, [*wanted, *[None] * (len(jaxpr.outputs) - len(state))])
-    return Localised(local, tuple(specs), tuple(out_specs), mesh)
+    return Localised(local, tuple([without_ones(s, mesh) for s in specs]), tuple([
+        without_ones(s, mesh) for s in out_specs]), mesh)
+
+
+def without_ones(spec: Spec, mesh: Axes) -> Spec:
+    """How an array is really cut: axes of one replica do not cut it."""
+    sizes = dict(mesh)
+    cut = [tuple([name for name in names if sizes[name] > 1]) for names in spec]
+    return tuple(cut) if any(cut) else WHOLE
 
 
 def mesh_text(mesh: Axes) -> str:

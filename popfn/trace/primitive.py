@@ -30,7 +30,8 @@ class Mixed:
     """See MIXED."""
 
 
-#: What `infer` gives for operands that are not placed as `operand_placements` says; `bind` then places them.
+#: What `infer` gives for operands that are not placed as `operand_placements` says; `bind` then takes the primitive
+#: that is `widened` for them, and places them.
 MIXED = Mixed()
 
 
@@ -110,6 +111,10 @@ class Primitive(abc.ABC):
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         """How each operand is to be placed: on the device, varying over the axes of all operands together."""
         return ((NO_AXES.union(*[a.varying for a in avals]), DEVICE),) * len(avals)
+
+    def widened(self, avals: Sequence[Aval]) -> Primitive:
+        """The same for operands that may vary over more axes than its jaxprs' inputs, if it holds such."""
+        return self
 
     @abc.abstractmethod
     def abstract(self, *avals: Any) -> Any:

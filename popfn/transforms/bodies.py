@@ -6,28 +6,33 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..trace.aval import DEVICE, HOST, REMOTE, Aval, Shape, bool_
+from ..trace.aval import DEVICE, HOST, NO_AXES, REMOTE, Aval, AxisNames, Shape, bool_
 from ..trace.errors import AxisError, MissingRuleError, located, message
 from ..trace.jaxpr import Atom, Jaxpr, Var, names
 from ..trace.primitive import MIXED, MappedAxis, Primitive, Zero
 from ..trace.prims import instantiate
-from ..trace.prims.collectives import AxisIndex, Collective, Pvary
+from ..trace.prims.collectives import AxisIndex, Collective, Pvary, pvary
+from ..trace.prims.memory import Place, place
 from ..trace.tracer import Trace, bind, current_trace
 from .differentiate import spread
 from .replay import checked, inline, start_env
+from .simplify import without_dead_code
 
 Mask = Tuple[bool, ...]
 
 
 class HoldsJaxprs(Primitive):
-    """A primitive that holds jaxprs; their inputs say how its operands are placed, in `operand_placements`."""
+    """A primitive that holds jaxprs; their inputs say how its operands are placed, in `operand_placements`.
+
+    Where operands vary over more axes, its jaxprs are made anew for that by `widened`.
+    """
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
         out = self.abstract(*avals)
         return out if [a.placement for a in avals] == list(self.operand_placements(avals)) else MIXED
 
     def uses_axis(self, name: str) -> bool:
-        return any(jaxpr.uses_axis(name) for jaxpr in getattr(self, "jaxprs", ()))
+        return any(is_over(jaxpr, name) for jaxpr in getattr(self, "jaxprs", ()))
 
 
 # ---------------------------------------------------------------------------- values by groups
@@ -70,9 +75,56 @@ def rebuilt(name: str, avals: Sequence[Aval], f: Callable[..., Sequence[Any]]) -
     return checked(result)
 
 
+def is_over(jaxpr: Jaxpr, name: str) -> bool:
+    """Whether a mapped axis of this name is in the types of a jaxpr, so that vmap has to change it."""
+    return jaxpr.uses_axis(name) or any(name in a.varying for a in jaxpr.in_avals + jaxpr.out_avals)
+
+
+def varying(jaxpr: Jaxpr, avals: Sequence[Aval], outs: Sequence[AxisNames] = ()) -> Jaxpr:
+    """The jaxpr for inputs that vary also over the axes of these types; its first outputs do over those in `outs`."""
+    wide = tuple([a.over(a.varying | more.varying) for a, more in zip(jaxpr.in_avals, avals)])
+    if wide == tuple(jaxpr.in_avals) and all(axes <= a.varying for a, axes in zip(jaxpr.out_avals, outs)):
+        return jaxpr
+
+    def f(*args: Any) -> Sequence[Any]:
+        results = inline(jaxpr, args)
+        return [pvary(y, axes) for y, axes in zip(results, outs)] + results[len(outs):]
+    found: Jaxpr = jaxpr.remember(("varying", wide, tuple(outs)), lambda: rebuilt(jaxpr.name, wide, f))
+    return found
+
+
+def over_axes(jaxpr: Jaxpr, axes: AxisNames) -> Jaxpr:
+    """The jaxpr whose inputs and outputs all vary over these axes too."""
+    return varying(jaxpr, [a.over(axes) for a in jaxpr.in_avals], [axes] * len(jaxpr.outputs))
+
+
+def more_axes(avals: Sequence[Aval], than: Sequence[Aval]) -> AxisNames:
+    """The axes over which some of these types vary though the others do not."""
+    return NO_AXES.union(*[a.varying - b.varying for a, b in zip(avals, than)])
+
+
 def reordered(jaxpr: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Atom]) -> Jaxpr:
     """The same equations between these inputs, all old ones among them, and these outputs."""
     return Jaxpr(inputs, outputs, jaxpr.eqns, jaxpr.constvars, jaxpr.constants, jaxpr.name)
+
+
+def unplaced(jaxprs: Sequence[Jaxpr], count: int) -> List[Jaxpr]:
+    """The jaxprs without the last step of their first outputs that all of them put from the device elsewhere.
+
+    These are cotangents, which are to be added up on the device first.
+    """
+    before: List[Dict[Atom, Atom]] = [{e.outputs[0]: e.inputs[0] for e in jaxpr.eqns if isinstance(
+        e.primitive, Place) and e.inputs[0].aval.memory == DEVICE} for jaxpr in jaxprs]
+    places = [i for i in range(count) if all(j.outputs[i] in found for j, found in zip(jaxprs, before))]
+    if not places:
+        return list(jaxprs)
+    return [without_dead_code(reordered(jaxpr, jaxpr.inputs, [
+        found[a] if i in places else a for i, a in enumerate(jaxpr.outputs)])) for jaxpr, found in zip(jaxprs, before)]
+
+
+def at_home(ct: Any, aval: Aval) -> Any:
+    """The cotangent of a value of this type in the memory where that lies."""
+    return ct if type(ct) is Zero else place(ct, aval.memory)
 
 
 def without_constants(jaxpr: Jaxpr) -> Tuple[Jaxpr, List[Any]]:
@@ -109,11 +161,12 @@ def reach(jaxpr: Jaxpr, mask: Sequence[bool]) -> Mask:
 
 def behind(jaxpr: Jaxpr, mask: Sequence[bool]) -> Mask:
     """Which inputs the outputs in the mask and the effects depend on."""
-    needed: Set[Atom] = set(chosen(jaxpr.outputs, mask))
-    for eqn in reversed(jaxpr.eqns):
-        if any(v in needed for v in eqn.outputs) or eqn.primitive.multiple and eqn.primitive.has_effect:
-            needed.update(eqn.inputs)
-    return tuple(v in needed for v in jaxpr.inputs)
+    def find() -> Mask:
+        inside = without_dead_code(reordered(jaxpr, jaxpr.inputs, chosen(jaxpr.outputs, mask)))
+        used = {*inside.outputs, *(a for eqn in inside.eqns for a in eqn.inputs)}
+        return tuple(v in used for v in jaxpr.inputs)
+    found: Mask = jaxpr.remember(("behind", tuple(mask)), find)
+    return found
 
 
 def carried(mask: Mask, start: int, count: int, step: Callable[[Mask], Sequence[bool]]) -> Mask:

@@ -13,7 +13,7 @@ from ..trace.errors import ShapeError
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.tracer import bind
-from .bodies import HoldsJaxprs, guard
+from .bodies import HoldsJaxprs, at_home, guard, unplaced, varying
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
 from .vmap import batch_jaxpr
 
@@ -57,6 +57,9 @@ class Routine(Holder):
         """The same without effects where the bool is False; see `bodies.guard`."""
         return self.of(guard(self.jaxpr)), [on, *operands]
 
+    def widened(self, avals: Sequence[Aval]) -> Routine:
+        return self.of(varying(self.jaxpr, avals))
+
     def of(self, jaxpr: Jaxpr) -> Routine:
         """The same of another jaxpr."""
         return dataclasses.replace(self, jaxpr=jaxpr)  # type: ignore[type-var]
@@ -72,10 +75,11 @@ class Routine(Holder):
         linear = tuple(type(x) is Linear for x in args)
         given = tuple(type(c) is not Zero for c in ct)
         jaxpr, moves = transpose_jaxpr(self.jaxpr, linear, given)
+        jaxpr, = unplaced([jaxpr], sum(moves))
         others = [x for x, on in zip(args, linear) if not on]
         got = iter(spread(bind(self.of(jaxpr), others + moving_only(ct)), moves,
                           [x.aval for x, on in zip(args, linear) if on]))
-        return tuple(next(got) if on else None for on in linear)
+        return tuple(at_home(next(got), x.aval) if on else None for x, on in zip(args, linear))
 
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
         jaxpr, out_dims = batch_jaxpr(self.jaxpr, axis, tuple(dims))

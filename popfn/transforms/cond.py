@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from ..trace.aval import DEVICE, Aval, AxisNames, Placement, bool_, int32
+from ..trace.aval import DEVICE, Aval, Placement, bool_, int32
 from ..trace.errors import DtypeError, ShapeError
 from ..trace.jaxpr import Jaxpr, Var
-from ..trace.primitive import Linear, MappedAxis
-from ..trace.prims import argmax, broadcast_to, convert, eq, ge, le, pvary, select, sub, take
-from ..trace.prims.shaping import ranked, to_front
+from ..trace.primitive import MIXED, Linear, MappedAxis, Zero
+from ..trace.prims import argmax, convert, eq, ge, instantiate, le, place, select, stop_gradient, sub, take
+from ..trace.prims.shaping import ranked
 from ..trace.tracer import aval_of, bind, literal
 from .bodies import (
     Equations,
@@ -19,6 +19,7 @@ from .bodies import (
     HoldsJaxprs,
     Mask,
     Subgraph,
+    at_home,
     behind,
     check_lanes_are_alone,
     chosen,
@@ -30,12 +31,15 @@ from .bodies import (
     others,
     rebuilt,
     reordered,
+    unplaced,
+    varying,
     with_zeros,
 )
+from .custom import CustomVjp, Pullback
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
-from .replay import checked, inline
+from .replay import checked
 from .simplify import without_dead_code
-from .vmap import batch_jaxpr
+from .vmap import Places, batch_jaxpr, lanes_in_front
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,18 @@ class Cond(HoldsJaxprs):
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         return [(avals[0].varying, DEVICE), *[a.placement for a in self.branches[0].in_avals]]
 
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        alone = all(avals[0].varying <= a.varying for j in self.branches for a in j.in_avals + j.out_avals)
+        return super().typed(avals) if alone else MIXED
+
+    def widened(self, avals: Sequence[Aval]) -> Cond:
+        """Where the number varies over an axis, lanes are in different branches, and so all operands and results do."""
+        axes = avals[0].varying
+        ins = [a.over(a.varying | axes) for a in avals[1:]]
+        branches = [varying(jaxpr, ins) for jaxpr in self.branches]
+        outs = [axes.union(*[a.varying for a in column]) for column in zip(*[j.out_avals for j in branches])]
+        return Cond(tuple([varying(jaxpr, ins, outs) for jaxpr in branches]))
+
     def eval(self, index: np.ndarray, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         return self.branches[min(max(int(index), 0), len(self.branches) - 1)].eval(*arrays)
 
@@ -97,9 +113,10 @@ class Cond(HoldsJaxprs):
         linear = tuple(type(x) is Linear for x in args)
         pulled = [transpose_jaxpr(jaxpr, linear, moving(ct)) for jaxpr in self.branches]
         wanted, avals = either(*[moves for _, moves in pulled]), [x.aval for x in chosen(args, linear)]
-        cond = Cond(tuple([with_zeros(jaxpr, 0, moves, wanted, avals) for jaxpr, moves in pulled]))
+        branches = [with_zeros(jaxpr, 0, moves, wanted, avals) for jaxpr, moves in pulled]
+        cond = Cond(tuple(unplaced(branches, sum(wanted))))
         got = iter(spread(bind(cond, [index, *others(args, linear), *moving_only(ct)]), wanted, avals))
-        return (None, *[next(got) if on else None for on in linear])
+        return (None, *[at_home(next(got), x.aval) if on else None for x, on in zip(args, linear)])
 
     # ------------------------------------------------------------------ vmap
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
@@ -117,15 +134,14 @@ class Cond(HoldsJaxprs):
         """
         check_lanes_are_alone("cond: lanes meet in a branch", axis, self.branches)
         index, operands = args[0], args[1:]
-        places = [None if d is None else 0 for d in dims[1:]]
-        operands = [x if d is None else to_front(x, d) for x, d in zip(operands, dims[1:])]
+        operands, places = for_lanes(self.branches, axis, operands, dims[1:])
         every = (True,) * len(self.branches[0].outputs)
         silent = self.has_effect  # in lanes that do not take a branch
         batched = [batch_jaxpr(guard(j), axis, (0, *places), every).jaxpr if silent else
-                   batch_jaxpr(j, axis, tuple(places), every).jaxpr for j in self.branches]
+                   batch_jaxpr(j, axis, places, every).jaxpr for j in self.branches]
         out_avals = batched[0].out_avals
         if not axis.size:
-            return tuple([zeros(a) for a in out_avals]), (0,) * len(every)
+            return tuple([instantiate(Zero(a)) for a in out_avals]), (0,) * len(every)
         if aval_of(index).dtype == bool_:
             index = convert(index, int32)
         last = len(self.branches) - 1
@@ -134,12 +150,12 @@ class Cond(HoldsJaxprs):
             number = literal(k, aval_of(index).strong)
             takes = eq(index, number) if 0 < k < last else (le if k == 0 else ge)(index, number)
             lane = argmax(convert(takes, int32), 0)
-            skipped = rebuilt("skipped", jaxpr.in_avals, lambda *_: [zeros(a) for a in out_avals])
+            skipped = rebuilt("skipped", jaxpr.in_avals, lambda *_: [instantiate(Zero(a)) for a in out_avals])
             seen = [x if d is None else of_lanes(takes, lane, x) for x, d in zip(operands, places)]
             outs = choose((skipped, jaxpr), take(takes, lane, 0), [takes, *seen] if silent else seen)
             results = [select(ranked(takes, aval_of(new).ndim - 1), new, old) for new, old in zip(outs, results)] \
                 if results else list(outs)
-        return tuple(results), (0,) * len(every)
+        return tuple([place(y, a.memory) for y, a in zip(results, out_avals)]), (0,) * len(every)
 
     def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Cond, List[Any]]:
         """The same without effects where the bool is False; see `bodies.guard`."""
@@ -218,41 +234,40 @@ def types(jaxpr: Jaxpr) -> str:
     return f"({', '.join(map(str, jaxpr.in_avals))}) -> ({', '.join(map(str, jaxpr.out_avals))})"
 
 
-def zeros(aval: Aval) -> Any:
-    """Zeros of a type."""
-    return broadcast_to(literal(0, aval), aval.shape)
+def for_lanes(jaxprs: Sequence[Jaxpr], axis: MappedAxis, operands: Sequence[Any], dims: Sequence[Any],
+              ) -> Tuple[List[Any], Places]:
+    """The operands of jaxprs that only some lanes run, and where they have the axis: in front, if at all.
 
-
-def of_lanes(active: Any, lane: Any, x: Any) -> Any:
-    """x, whose first axis is the mapped one, with the value of one lane wherever a lane is not active."""
-    return select(ranked(active, aval_of(x).ndim - 1), x, take(x, lane, 0))
-
-
-def choose(branches: Sequence[Jaxpr], index: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """The results of the branch that the index says.
-
-    Where the index varies over a named axis, so do the operands and results.
+    A rule of the user's for reverse mode may give anything but 0 for the cotangent 0 of a lane that does not run it. So
+    where there is one, no float is shared between the lanes: its cotangent would be the sum of theirs.
     """
-    axes = aval_of(index).varying
-    if axes:
-        branches = [varying(jaxpr, axes) for jaxpr in branches]
-    outs: Sequence[Any] = bind(Cond(tuple(branches)), [index, *operands])
-    return outs
+    own = any(map(has_backward_rule, jaxprs))
+    places = tuple([0 if d is not None or own and aval_of(x).is_float else None for x, d in zip(operands, dims)])
+    return [x if at is None else lanes_in_front(x, d, axis) for x, d, at in zip(operands, dims, places)], places
 
 
-def varying(jaxpr: Jaxpr, axes: AxisNames) -> Jaxpr:
-    """The jaxpr for inputs that vary over named axes, over which its outputs vary too."""
-    def f(*args: Any) -> Sequence[Any]:
-        return [over(y, aval_of(y).varying | axes) for y in inline(jaxpr, args)]
-    found: Jaxpr = jaxpr.remember(("varying", axes), lambda: rebuilt(
-        jaxpr.name, [a.over(a.varying | axes) for a in jaxpr.in_avals], f))
+def has_backward_rule(jaxpr: Jaxpr) -> bool:
+    """Whether a function with a custom_vjp rule is in a jaxpr, or in one that it holds."""
+    def find() -> bool:
+        return any(isinstance(eqn.primitive, (CustomVjp, Pullback))
+                   or any(map(has_backward_rule, getattr(eqn.primitive, "jaxprs", ()))) for eqn in jaxpr.eqns)
+    found: bool = jaxpr.remember("has_backward_rule", find)
     return found
 
 
-def over(x: Any, axes: AxisNames) -> Any:
-    """x as a value that varies over these axes."""
-    more = axes - aval_of(x).varying
-    return pvary(x, more) if more else x
+def of_lanes(active: Any, lane: Any, x: Any) -> Any:
+    """x, whose first axis is the mapped one, with the value of one lane wherever a lane is not active.
+
+    That lane's value is a constant for the others: what a derivative gives for them goes nowhere.
+    """
+    borrowed = take(x, lane, 0)
+    return select(ranked(active, aval_of(x).ndim - 1), x, stop_gradient(borrowed) if x.aval.is_float else borrowed)
+
+
+def choose(branches: Sequence[Jaxpr], index: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The results of the branch that the index says."""
+    outs: Sequence[Any] = bind(Cond(tuple(branches)), [index, *operands])
+    return outs
 
 
 # ---------------------------------------------------------------------------- linearize

@@ -5,19 +5,19 @@ first asked for, because a rule may call the very function that it belongs to; b
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, ClassVar, Optional, Sequence, Tuple, Union
 
-from ..trace.aval import Aval, Placement
+from ..trace.aval import Aval, AxisNames, Placement
 from ..trace.errors import ArgumentError, LoweringError, MissingRuleError, Source, message, user_source
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.prims import instantiate
-from ..trace.prims.collectives import psum, pvary
+from ..trace.prims.collectives import pvary
 from ..trace.prims.elementwise import convert
 from ..trace.prims.shaping import sum_over, transpose
 from ..trace.tracer import Trace, aval_of, bind, current_trace
-from .bodies import HoldsJaxprs
+from .bodies import HoldsJaxprs, is_over, more_axes, over_axes
 from .call import Holder
 from .differentiate import moving_only
 from .inlining import inlined
@@ -71,6 +71,17 @@ class Custom(Holder):
             raise MissingRuleError(f"the {self.kind} rule of {self.label} is not known: the jaxpr was read from "
                                    "its text, which names rules only")
         return rule if isinstance(rule, Jaxpr) else rule.jaxpr
+
+    def widened(self, avals: Sequence[Aval]) -> Custom:
+        """Like an operation's: where some operands vary, all do, and the results, and what the rules take and give."""
+        axes = more_axes(avals, self.jaxpr.in_avals)
+        rules = {f.name: self.widened_rule(getattr(self, f.name), axes) for f in fields(self)  # type: ignore[arg-type]
+                 if f.name not in ("jaxpr", "closed")}
+        return replace(self, jaxpr=over_axes(self.jaxpr, axes), **rules)  # type: ignore[type-var]
+
+    def widened_rule(self, rule: Rule, axes: AxisNames) -> Later:
+        """A rule for the widened function."""
+        return self.later(lambda: over_axes(self.program(rule), axes))
 
     def arguments(self, tangents: Sequence[Any]) -> Sequence[Any]:
         """The tangents of the float arguments. Raises ArgumentError if one of what is closed over moves."""
@@ -136,9 +147,9 @@ class CustomJvp(Custom):
         return tuple(results[:n]), tangents_of(touts, self.jaxpr.out_avals)
 
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
-        jaxpr, out_dims = lanes_in_front(self.jaxpr, axis, tuple(dims))
+        jaxpr, out_dims = batched(self.jaxpr, axis, tuple(dims))
         by_argument = [dims[i] for i in positions(self.jaxpr.in_avals) if i >= len(self.closed)]
-        rule = self.later(lambda: lanes_in_front(self.program(self.rule), axis, (*dims, *by_argument)).jaxpr)
+        rule = self.later(lambda: batched(self.program(self.rule), axis, (*dims, *by_argument)).jaxpr)
         return bind(CustomJvp(jaxpr, rule, self.closed), args), out_dims
 
 
@@ -172,7 +183,7 @@ class CustomVjp(Custom):
         return tuple(results[:n]), tangents_of(touts, self.jaxpr.out_avals)
 
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
-        jaxpr, out_dims = lanes_in_front(self.jaxpr, axis, tuple(dims))
+        jaxpr, out_dims = batched(self.jaxpr, axis, tuple(dims))
         n, closed = len(jaxpr.outputs), len(self.closed)
 
         def forward() -> Batched:
@@ -190,12 +201,17 @@ class CustomVjp(Custom):
 class Pullback(HoldsJaxprs):
     """The linear map whose transpose is a program; only the transpose is known.
 
-    `backward` takes residuals, as many as said, and cotangents; the operands are the residuals and tangents.
+    `backward` takes residuals, as many as said, and cotangents; the operands are the residuals and tangents. Where it
+    gives cotangents that vary between lanes, so do the tangents: that of a value that does not is handed to every lane,
+    and so its cotangent is the sum of theirs.
     """
 
     backward: Jaxpr
     residuals: int
     multiple: ClassVar[bool] = True
+
+    def uses_axis(self, name: str) -> bool:
+        return is_over(self.backward, name)
 
     def abstract(self, *avals: Aval) -> Tuple[Aval, ...]:
         return self.backward.in_avals[self.residuals:]
@@ -203,6 +219,11 @@ class Pullback(HoldsJaxprs):
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         jaxpr = self.backward
         return [a.placement for a in jaxpr.in_avals[:self.residuals] + jaxpr.out_avals]
+
+    def widened(self, avals: Sequence[Aval]) -> Pullback:
+        jaxpr = self.backward
+        axes = more_axes(avals, jaxpr.in_avals[:self.residuals] + jaxpr.out_avals)
+        return Pullback(over_axes(jaxpr, axes), self.residuals)
 
     def eval(self, *arrays: Any) -> Any:
         raise forward_mode(self.backward.name)
@@ -248,7 +269,7 @@ def front(avals: Sequence[Aval], axis: MappedAxis) -> Places:
     return tuple(0 if on else None for on in differs(avals, axis))
 
 
-def lanes_in_front(jaxpr: Jaxpr, axis: MappedAxis, dims: Places) -> Batched:
+def batched(jaxpr: Jaxpr, axis: MappedAxis, dims: Places) -> Batched:
     """A jaxpr over a mapped axis, which its outputs have in front, so that a rule agrees with its function."""
     return batch_jaxpr(jaxpr, axis, dims, differs(jaxpr.out_avals, axis))
 
@@ -259,7 +280,7 @@ def batch_backward(backward: Jaxpr, axis: MappedAxis, kept: Places, dims: Sequen
     `kept` is where what it takes before them has the axis, `dims` where the arguments have it of which it gives
     cotangents: one that all lanes share gets the sum of theirs.
     """
-    jaxpr, places = lanes_in_front(backward, axis, (*kept, *front(backward.in_avals[len(kept):], axis)))
+    jaxpr, places = batched(backward, axis, (*kept, *front(backward.in_avals[len(kept):], axis)))
 
     def placed(x: Any, place: Optional[int], dim: Optional[int]) -> Any:
         if place is None:  # summed over the lanes already
@@ -273,14 +294,8 @@ def batch_backward(backward: Jaxpr, axis: MappedAxis, kept: Places, dims: Sequen
 
 
 # ---------------------------------------------------------------------------- what rules give
-def fitted(x: Any, aval: Aval, is_cotangent: bool = False) -> Any:
-    """What a rule gives, in the exact type that is wanted; shape and dtype are right already.
-
-    A cotangent that differs between the lanes of a named axis, of a value that does not, is summed over them.
-    """
-    extra = aval_of(x).varying - aval.varying
-    if extra and is_cotangent:
-        x = psum(x, tuple(sorted(extra)))
+def fitted(x: Any, aval: Aval) -> Any:
+    """What a rule gives, in the type that is wanted; shape and dtype are right already."""
     return convert(pvary(x, aval.varying), aval.dtype, aval.weak)
 
 

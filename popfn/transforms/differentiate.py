@@ -111,8 +111,9 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
             operands = [Linear(a.aval) if a in linear else a for a in inputs]
             parts = summands(ct) if isinstance(primitive, LinearOp) and type(primitive) is not Place else None
             try:
-                if isinstance(primitive, Pvary):
-                    in_cts: Sequence[Any] = (summed(ct, primitive.names),)
+                if isinstance(primitive, Pvary):  # in a jaxpr that was widened, the operand may vary already
+                    names = tuple([n for n in primitive.names if n not in inputs[0].aval.varying])
+                    in_cts: Sequence[Any] = (summed(ct, names) if names else ct,)
                 elif parts is not None:
                     names = tuple(sorted(parts.aval.varying - ct.aval.varying))
                     in_cts = tuple([c if c is None or type(c) is Zero else summed(c, names)

@@ -9,6 +9,7 @@ from ..trace.primitive import Zero
 from ..trace.prims import instantiate
 from ..trace.tracer import Trace
 from .call import Call
+from .checkpoint import Checkpoint
 from .differentiate import Mask, jvp_jaxpr, linearize_jaxpr
 from .inlining import inlined
 from .replay import checked, inline, jaxprs_of
@@ -41,7 +42,8 @@ def linear_parts(jaxpr: Jaxpr, mask: Mask, fault: str) -> Parts:
         still = [a for a, on in zip(forward.outputs, cut.moves) if not on]
         forward = without_dead_code(Jaxpr(forward.inputs, still + residuals, forward.eqns, forward.constvars,
                                           forward.constants, jaxpr.name))
-        culprit, unsure = dependent(forward, mask)
+        # A checkpoint's tangents are found in one equation with its results, which may be all that is used of it.
+        culprit, unsure = dependent(without_dead_code(inlined(forward, (Call, Checkpoint))), mask)
         if unsure and not culprit and any(jvp_jaxpr(forward, mask).moves):
             culprit = unsure
         moving = {v for v, on in zip(forward.inputs, mask) if on}

@@ -9,9 +9,9 @@ import numpy as np
 from ..trace.aval import Aval, Placement, bool_, int32
 from ..trace.errors import LoweringError, MissingRuleError, ShapeError, message
 from ..trace.jaxpr import Jaxpr, Var
-from ..trace.primitive import MappedAxis, Zero
-from ..trace.prims import argmax, convert, gt, instantiate, select, sum_over
-from ..trace.prims.shaping import in_lanes, ranked, to_front
+from ..trace.primitive import MIXED, MappedAxis, Zero
+from ..trace.prims import argmax, convert, gt, instantiate, place, select, sum_over
+from ..trace.prims.shaping import ranked
 from ..trace.tracer import aval_of, bind, literal
 from .bodies import (
     HoldsJaxprs,
@@ -27,14 +27,15 @@ from .bodies import (
     moving,
     rebuilt,
     reordered,
+    varying,
     with_zeros,
 )
-from .cond import choose, of_lanes, zeros
+from .cond import choose, for_lanes, of_lanes
 from .differentiate import jvp_jaxpr, linearize_jaxpr, spread
 from .replay import inline
 from .scan import Scan
 from .simplify import without_dead_code
-from .vmap import batch_jaxpr
+from .vmap import batch_jaxpr, lanes_in_front
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,24 @@ class While(HoldsJaxprs):
 
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         return [a.placement for a in self.body.in_avals]
+
+    def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        ins, axes = self.body.in_avals, self.cond.out_avals[0].varying
+        alike = ins == self.cond.in_avals and all(axes <= a.varying for a in ins)
+        return super().typed(avals) if alike else MIXED
+
+    def widened(self, avals: Sequence[Aval]) -> While:
+        """Where the condition varies over an axis, lanes take different numbers of steps, and so all operands do."""
+        ins, start = list(avals), self.num_consts
+        while True:
+            cond, body = (varying(jaxpr, ins) for jaxpr in self.jaxprs)
+            axes = cond.out_avals[0].varying
+            new = [a.over(axes.union(a.varying, b.varying, c.varying))
+                   for a, b, c in zip(ins, cond.in_avals, body.in_avals)]
+            new[start:] = [a.over(a.varying | y.varying) for a, y in zip(new[start:], body.out_avals)]
+            if new == ins:
+                return While(cond, varying(body, ins, [a.varying for a in ins[start:]]), start, self.max_steps)
+            ins = new
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         consts, carry = arrays[:self.num_consts], arrays[self.num_consts:]
@@ -150,7 +169,7 @@ class While(HoldsJaxprs):
             return self.batch_lanes(axis, args, dims)
         mapped = mask[start:]
         body = batch_jaxpr(self.body, axis, places(mask), mapped).jaxpr
-        carry = [in_lanes(x, d, axis) if on else x for x, d, on in zip(args[start:], dims[start:], mapped)]
+        carry = [lanes_in_front(x, d, axis) if on else x for x, d, on in zip(args[start:], dims[start:], mapped)]
         return (bind(While(cond.jaxpr, body, start, self.max_steps), [*args[:start], *carry]),
                 tuple(0 if on else None for on in mapped))
 
@@ -161,14 +180,14 @@ class While(HoldsJaxprs):
         """
         check_lanes_are_alone("while: lanes meet in a loop", axis, self.jaxprs)
         start, count = self.num_consts, len(self.body.outputs)
-        consts = [x if d is None else to_front(x, d) for x, d in zip(args[:start], dims)]
-        carry = [in_lanes(x, d, axis) for x, d in zip(args[start:], dims[start:])]
-        places = (*[None if d is None else 0 for d in dims[:start]], *(0,) * count)
+        consts, places = for_lanes(self.jaxprs, axis, args[:start], dims[:start])
+        carry = [lanes_in_front(x, d, axis) for x, d in zip(args[start:], dims[start:])]
+        places += (0,) * count
         cond = batch_jaxpr(self.cond, axis, places, (True,)).jaxpr
         body = batch_jaxpr(self.body, axis, places, (True,) * count).jaxpr
         silent = batch_jaxpr(guard(self.body), axis, (0, *places), (True,) * count).jaxpr if self.has_effect else None
         if not axis.size:
-            return tuple([zeros(a) for a in body.out_avals]), (0,) * count
+            return tuple([instantiate(Zero(a)) for a in body.out_avals]), (0,) * count
 
         def any_goes(*operands: Any) -> Sequence[Any]:
             going = convert(operands[start], int32)
@@ -179,7 +198,8 @@ class While(HoldsJaxprs):
             lane = argmax(convert(goes, int32), 0)
             seen = [x if d is None else of_lanes(goes, lane, x) for x, d in zip([*fixed, *old], places)]
             outs = inline(body, seen) if silent is None else inline(silent, [goes, *seen])
-            new = [select(ranked(goes, aval_of(x).ndim - 1), y, x) for x, y in zip(old, outs)]
+            new = [place(select(ranked(goes, aval_of(x).ndim - 1), y, x), aval_of(x).memory)
+                   for x, y in zip(old, outs)]
             return [*inline(cond, [*fixed, *new]), *new]
         goes, = inline(cond, [*consts, *carry])
         avals = [*body.in_avals[:start], cond.out_avals[0], *body.in_avals[start:]]

@@ -10,6 +10,7 @@ from ..trace.aval import as_numpy
 from ..trace.errors import JaxprError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive
+from ..trace.prims.collectives import pvary
 from ..trace.tracer import Trace, bind, current_trace
 
 #: Whether every new jaxpr is checked (`set_checks`).
@@ -77,8 +78,12 @@ def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
         outs = [y.copy() if id(y) in callers else y for y in jaxpr.eval(*arrays)]
         return [Array.wrap(frozen(y), a) for y, a in zip(outs, jaxpr.out_avals)]
     atoms: Dict[Any, Atom] = {v: trace.atom(x) for v, x in zip(jaxpr.inputs, args)}
-    if any(a.aval is not v.aval for v, a in atoms.items()):  # a weak type where a strong one was, or the reverse
-        return replay(trace, jaxpr, args)
+    if any(a.aval is not v.aval for v, a in atoms.items()):
+        # What is equal in all lanes is also good where the jaxpr takes what may differ: the psum in it counts on that.
+        args = [pvary(a, v.aval.varying) for v, a in atoms.items()]
+        atoms = {v: trace.atom(x) for v, x in zip(jaxpr.inputs, args)}
+        if any(a.aval is not v.aval for v, a in atoms.items()):  # a weak type where a strong one was, or the reverse
+            return replay(trace, jaxpr, args)
     atoms.update((v, trace.atom(c)) for v, c in zip(jaxpr.constvars, constant_arrays(jaxpr)))
     append, new_eqn, around = trace.eqns.append, tuple.__new__, trace.source
     for primitive, inputs, outputs, source in jaxpr.eqns:

@@ -16,7 +16,6 @@ from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.prims import add, convert, instantiate, place, transpose
 from ..trace.prims.lowering import px_dtype
 from ..trace.prims.memory import Place
-from ..trace.prims.shaping import in_lanes
 from ..trace.tracer import aval_of, bind
 from .bodies import (
     Equations,
@@ -38,12 +37,14 @@ from .bodies import (
     reach,
     rebuilt,
     reordered,
+    unplaced,
+    varying,
     with_zeros,
 )
 from .differentiate import jvp_jaxpr, linearize_jaxpr, spread, transpose_jaxpr
 from .replay import checked, inline
 from .simplify import without_dead_code
-from .vmap import batch_jaxpr
+from .vmap import batch_jaxpr, lanes_in_front
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,16 @@ class Scan(HoldsJaxprs):
 
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         return [a.placement for a in self.jaxpr.in_avals]
+
+    def widened(self, avals: Sequence[Aval]) -> Scan:
+        consts, carry, xs = self.parts(avals)
+        while True:
+            body = varying(self.jaxpr, [*consts, *carry, *xs])
+            new = [a.over(a.varying | y.varying) for a, y in zip(carry, body.out_avals)]
+            if new == carry:
+                outs = [a.varying for a in self.parts(body.in_avals)[1]]
+                return replace(self, jaxpr=varying(body, body.in_avals, outs))
+            carry = new
 
     def eval(self, *arrays: np.ndarray) -> Tuple[np.ndarray, ...]:
         consts, carry, xs = self.parts(arrays)
@@ -196,7 +207,8 @@ class Scan(HoldsJaxprs):
         scan = self.of(body, len(others_of), len(totals) + len(carry_cts), not self.reverse)
         results = bind(scan, [*others_of, *totals, *carry_cts, *carry_values, *xs_of, *y_cts])
         totals, carry_cts, x_cts = cut(results, len(totals), len(carry_cts))
-        totals = [convert(t, x.aval.dtype, x.aval.weak) for t, x in zip(totals, chosen(args[:start], wanted[:start]))]
+        totals = [place(convert(t, x.aval.dtype, x.aval.weak), x.aval.memory)
+                  for t, x in zip(totals, chosen(args[:start], wanted[:start]))]
         mask = (*wanted[:start], *given[:self.num_carry], *wanted[start + self.num_carry:])
         gathered = spread([*totals, *carry_cts, *x_cts], mask, [aval_of(x) for x in args])
         return tuple(c if on else None for c, on in zip(gathered, asked))
@@ -233,7 +245,7 @@ class Scan(HoldsJaxprs):
         mapped = mask[len(consts):len(consts) + len(carry)]
         body, out_dims = batch_jaxpr(self.jaxpr, axis, in_body(mask),
                                      mapped + (False,) * (len(self.jaxpr.outputs) - len(carry)))
-        carry = [in_lanes(x, d, axis) if on else x for x, d, on in zip(carry, k_dims, mapped)]
+        carry = [lanes_in_front(x, d, axis) if on else x for x, d, on in zip(carry, k_dims, mapped)]
         results = bind(self.of(body, self.num_consts, self.num_carry), [*consts, *carry, *xs])
         new, ys = cut(out_dims, self.num_carry)
         return results, (*new, *[None if d is None else d + 1 for d in ys])
@@ -393,6 +405,7 @@ def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:
     wanted = tuple(on and next(got_of) for on in linear)
     consts, carry, xs = (others(part, on) for part, on in zip(scan.parts(avals), scan.parts(linear)))
     w_consts, w_carry, w_xs = scan.parts(wanted)
+    program, = unplaced([program], sum(w_consts))
     totals = [wide(a) for a in chosen(scan.parts(avals)[0], w_consts)]
     carry_cts, y_cts = (chosen(part, on) for part, on in zip(cut(scan.jaxpr.out_avals, scan.num_carry),
                                                             cut(given, scan.num_carry)))

@@ -20,7 +20,7 @@ from ..trace.primitive import Linear, MappedAxis
 from ..trace.prims import pvary, reshape, transpose
 from ..trace.prims.shaping import to_front
 from ..trace.tracer import Trace, aval_of, bind
-from .bodies import HoldsJaxprs, Mask, behind, chosen, cut, guard, moving, others, rebuilt, reordered
+from .bodies import HoldsJaxprs, Mask, behind, chosen, cut, guard, moving, others, rebuilt, reordered, varying
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
 from .replay import checked, inline, sources, start_env, with_jaxprs
 from .simplify import without_dead_code
@@ -80,6 +80,9 @@ class Shard(HoldsJaxprs):
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         return [(a.varying - self.names, a.memory) for a in self.jaxpr.in_avals]
 
+    def widened(self, avals: Sequence[Aval]) -> Shard:
+        return self.of(varying(self.jaxpr, avals), self.in_specs, self.out_specs)
+
     # ------------------------------------------------------------------ meaning
     def as_global(self) -> Jaxpr:
         """The same on global arrays: every replica's part along axes of its own."""
@@ -91,7 +94,7 @@ class Shard(HoldsJaxprs):
         return self.as_global().eval(*arrays)
 
     def lower(self, px: Any, *tensors: Any, graphs: Sequence[Any] = ()) -> Any:
-        raise LoweringError("a sharded function is not lowered to replicas yet; way out: pf.jit runs it on the host")
+        raise LoweringError("a sharded function is lowered by lower.replicas, which has not met this one")
 
     # ------------------------------------------------------------------ derivatives
     def of(self, jaxpr: Jaxpr, in_specs: Sequence[Spec], out_specs: Sequence[Spec]) -> Shard:

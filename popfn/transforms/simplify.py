@@ -7,6 +7,7 @@ import numpy as np
 
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.primitive import Primitive, eval_results
+from ..trace.prims.collectives import Collective, Pvary
 from ..trace.prims.shaping import Reshape
 from ..trace.prims.structural import Squeeze
 from .replay import checked, with_jaxprs
@@ -68,7 +69,8 @@ def literal_result(primitive: Primitive, inputs: Sequence[Atom], outputs: Sequen
     """The scalar that an equation of literals gives, None if it is no such equation."""
     if not inputs or len(outputs) != 1 or outputs[0].aval.ndim or not all(type(a) is Literal for a in inputs):
         return None
-    if primitive.multiple:  # a loop may take long, or never end
+    # A loop may take long, or never end; and what lanes have in common is not known here.
+    if primitive.multiple or isinstance(primitive, Collective) and not isinstance(primitive, Pvary):
         return None
     with np.errstate(all="ignore"):
         value, = eval_results(primitive, [a.value for a in inputs if isinstance(a, Literal)])

@@ -11,6 +11,7 @@ from ..trace.aval import Aval
 from ..trace.errors import JaxprError, MissingRuleError, located
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal
 from ..trace.primitive import MappedAxis
+from ..trace.prims.memory import place
 from ..trace.prims.shaping import in_lanes
 from ..trace.tracer import Trace, aval_of, bind
 from . import replay
@@ -36,10 +37,15 @@ def batch_jaxpr(jaxpr: Jaxpr, axis: MappedAxis, dims: Places, in_front: Tuple[bo
             outs, out_dims = push_lanes(trace, jaxpr, axis, args, dims)
             for i, on in enumerate(in_front):
                 if on:
-                    outs[i], out_dims[i] = in_lanes(outs[i], out_dims[i], axis), 0
+                    outs[i], out_dims[i] = lanes_in_front(outs[i], out_dims[i], axis), 0
             result = trace.finish(outs)
         return Batched(replay.checked(result), tuple(out_dims))
     return jaxpr.remember(("vmap", axis, dims, in_front), make)
+
+
+def lanes_in_front(x: Any, dim: Optional[int], axis: MappedAxis) -> Any:
+    """x with the mapped axis in front, repeated along it if it has none, in the memory where it lies."""
+    return place(in_lanes(x, dim, axis), aval_of(x).memory)
 
 
 def mapped_aval(aval: Aval, axis: MappedAxis, dim: Optional[int]) -> Aval:

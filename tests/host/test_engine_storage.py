@@ -304,8 +304,10 @@ class Program:
 def prepared(program):
     try:
         return popxl.Session(program.ir)
-    except popxl.errors.popart_exception as error:  # two views of one storage, both by reference
-        assume("different views of one storage" not in str(error))
+    except popxl.errors.popart_exception as error:
+        assume("different views of one storage" not in str(error))  # both by reference
+        if "which share elements" in str(error):
+            program.interpret(program.data, np.zeros((2, 2, 3), np.int32))  # where `concat_op` assumes that none do
         raise
 
 

@@ -19,6 +19,7 @@ def compile_program(ir: Any, engine: Optional[str] = None) -> Any:
         ValueError: If there is no such engine.
         ImportError: If the engine is "xla" and JAX is not installed.
         NotImplementedError: If there is no kernel for an op.
+        popart_exception: If something is written through a `concat_` of tensors that share elements.
     """
     name = engine or os.environ.get("POPFN_ENGINE") or "numpy"
     if name == "numpy":

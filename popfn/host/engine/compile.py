@@ -6,10 +6,11 @@ the generated module. Graphs that cannot run at the same time, those at the same
 """
 
 import gc
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Set
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 
+from popfn.host.engine.aliasing import Aliasing
 from popfn.host.engine.batching import is_state
 from popfn.host.engine.plan import Facts, callees, plan_graph
 from popfn.host.engine.program import Journal, Pool, Program
@@ -28,12 +29,14 @@ class Executable:
     """
 
     def __init__(
-        self, source: str, main: Callable[..., None], storage: Dict[Tensor, np.ndarray], journal: Journal
+        self, source: str, main: Callable[..., None], storage: Dict[Tensor, np.ndarray], journal: Journal,
+        replicas: int,
     ) -> None:
         self.source = source
         self._main = main
         self._storage = storage
         self._journal = journal
+        self._lead = (replicas,) if replicas > 1 else ()
 
     def run(self, inputs: Mapping[Any, Sequence[np.ndarray]], outputs: Mapping[Any, Sequence[np.ndarray]]) -> None:
         """Run the program once. If it raises, the variables on the device and remote memory are as they were.
@@ -47,6 +50,13 @@ class Executable:
                 shape and dtype, behind an axis for the replicas if there are several.
             outputs: For each stream that it stores to, the arrays to fill.
         """
+        for stream, arrays in outputs.items():
+            for array in arrays[:1]:  # a list of one, or views of one array
+                if array.shape != self._lead + stream.shape or not array.flags.writeable:
+                    raise ValueError(
+                        f"the output array for {stream} cannot be filled: it has the shape {array.shape}, expected "
+                        f"{self._lead + stream.shape}, and is {'writable' if array.flags.writeable else 'read-only'}."
+                    )
         try:
             with np.errstate(all="ignore"):
                 self._main(inputs, outputs)
@@ -70,7 +80,8 @@ def compile_program(ir: Any) -> Executable:
 
     Raises:
         NotImplementedError: If there is no kernel for an op.
-        popart_exception: If a call gets different views of one storage by reference and writes to one of them.
+        popart_exception: If a call gets different views of one storage by reference and writes to one of them, or
+            something is written through a `concat_` of tensors that share elements.
     """
     is_collecting = gc.isenabled()
     gc.disable()  # nothing of what is made here is garbage before the end, and there are many small objects
@@ -95,31 +106,31 @@ def _compile(ir: Any) -> Executable:
         main_graph, states = expansion.main_graph, expansion.states
         program = Program(replicas, frozenset(expansion.buffers), frozenset(expansion.uneven))
     graphs = _callees_first(main_graph)
+    aliasing = Aliasing(main_graph)
+    program.overlaps = aliasing.overlaps
     program.within = offsets_within(main_graph)
     program.may_fail = any(_may_fail(op, program) for graph in graphs for op in graph.ops)
     depth = dict.fromkeys(graphs, 0)
-    by_reference: Dict[Any, Set[int]] = {graph: set() for graph in graphs}
     for graph in reversed(graphs):
         for op in graph.ops:
             for called in callees(op):
                 depth[called] = max(depth[called], depth[graph] + 1)
-                by_reference[called].update(op.attrs.get("modified", ()))
     facts: Dict[Any, Facts] = {}
     pools: Dict[int, Pool] = {}
     for graph in graphs:
-        plan = plan_graph(graph, by_reference[graph], facts)
+        plan = plan_graph(graph, aliasing.together(graph), facts)
         facts[graph] = plan.facts
         Writer(program, pools.setdefault(depth[graph], Pool(program)), plan, facts).write()
     storage = {t: _storage(program, t, states) for t in ir.main_graph.tensors if is_state(t)}
     source, main = program.finish()
-    return Executable(source, main, storage, program.journal)
+    return Executable(source, main, storage, program.journal, replicas)
 
 
 def _may_fail(op: Any, program: Program) -> bool:
     """Whether a run may find an op to be at fault."""
     if op.kind in REMOTE:
         return op not in program.within
-    return op.kind == "conditional" and program.replicas > 1
+    return op.kind == "print_tensor" or op.kind == "conditional" and program.replicas > 1
 
 
 def _storage(program: Program, t: Any, states: Dict[Tensor, Any]) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-from popfn.host.engine.plan import LOCAL, Facts, Step, callees, storage_dtype
+from popfn.host.engine.aliasing import SAME
+from popfn.host.engine.plan import INPUT, LOCAL, Facts, Step, callees, storage_dtype
 from popfn.host.engine.program import Operand
 from popfn.host.errors import popart_exception
 
@@ -134,17 +135,17 @@ def _arguments(
     back: List[Tuple[Operand, Operand]] = []
     is_loop = step.op.kind == "repeat"
     part = list(part)
-    _check_apart(s, step, called, part, by_reference)
+    overlaps: Dict[Tuple[int, int], str] = s.writer.program.overlaps.get(step.op, {})
+    _check_overlaps(s, step, called, overlaps)
     for i, k in enumerate(part):
         place, x = step.ins[k], s.ins[k]
         root = place.root
         if i in by_reference:
-            if not x.contiguous:
-                _check_alone(s, step, called, i, by_reference)
-                copied = s.compact(x)
-                if i in facts.written:
-                    back.append((x, copied))
-                x = copied
+            first = next((k for k in range(i) if overlaps.get((k, i)) == SAME), None)
+            given = arguments[first] if first is not None else x if x.contiguous else s.compact(x)
+            if given is not x and i in facts.written:
+                back.append((x, given))
+            x = given
         elif i in facts.kept and i < len(s.outs):
             s.copy(s.outs[i], x)
             x = s.outs[i]
@@ -175,37 +176,19 @@ def _copy_back(s: Any, back: Iterable[Tuple[Operand, Operand]]) -> None:
         s.copy(x, copied)
 
 
-def _check_alone(s: Any, step: Step, called: Any, i: int, by_reference: Sequence[int]) -> None:
-    """Refuse a copy for an input by reference if another one would have to follow it."""
+def _check_overlaps(s: Any, step: Step, called: Any, overlaps: Dict[Tuple[int, int], str]) -> None:
+    """Refuse inputs by reference that share elements, one being written, where copies would stand for them."""
     written = s.facts(called).written
-    for k in by_reference:
-        if k != i and step.ins[k].root.uses is step.ins[i].root.uses and (i in written or k in written):
-            raise _different_views(step, called, i, k, range(len(step.ins)))
-
-
-def _check_apart(s: Any, step: Step, called: Any, part: Sequence[int], by_reference: Sequence[int]) -> None:
-    """Refuse inputs by reference one of which is a copy that stands for a view of the other, if one is written."""
-    written = s.facts(called).written
-    for i in by_reference:
-        kin: List[Any] = []
-        queue = [step.ins[part[i]].root]
-        while queue:
-            root = queue.pop()
-            if not any(root is r for r in kin):
-                kin.append(root)
-                queue += root.linked
-        for k in by_reference:
-            other = step.ins[part[k]].root
-            if i < k and other is not kin[0] and any(other is r for r in kin) and (i in written or k in written):
-                raise _different_views(step, called, i, k, part)
-
-
-def _different_views(step: Step, called: Any, i: int, k: int, part: Sequence[int]) -> popart_exception:
-    return popart_exception(
-        f"{step.op.kind}: the inputs {i} and {k} of {called!r} are different views of one storage, "
-        f"{step.ins[part[i]].label} and {step.ins[part[k]].label}, passed by reference, and one of them is written. "
-        "Pass the storage once."
-    )
+    for (i, k), how in sorted(overlaps.items()):
+        roots = step.ins[i].root, step.ins[k].root
+        is_direct = s.ins[i].contiguous and s.ins[k].contiguous
+        is_direct = is_direct and (roots[0] is roots[1] or all(root.kind == INPUT for root in roots))
+        if how != SAME and not is_direct and (i in written or k in written):
+            raise popart_exception(
+                f"{step.op.kind}: the inputs {i} and {k} of {called!r} are different views of one storage, "
+                f"{step.ins[i].label} and {step.ins[k].label}, passed by reference, and one of them is written. "
+                "Pass the storage once."
+            )
 
 
 WRITERS: Dict[str, Any] = {

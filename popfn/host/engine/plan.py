@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 
 import numpy as np
 
+from popfn.host.engine import parts
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.kernels.kernel import Kernel
 from popfn.host.kernels.layout import Shape, c_strides, is_contiguous
@@ -65,13 +66,12 @@ class Root:
         key: The variable, the array of a constant, or the index of an input.
         first: The place that is all of it.
         places: The tensors in it.
-        uses: Which steps use it. Inputs by reference have this in common: they may overlap.
+        uses: Which steps use it. Inputs by reference that may overlap have this in common.
         born: The position of the first step that uses it.
         is_modified: Whether some step modifies it.
         is_output: Whether an output of the graph is in it.
         home: Where a local root lives instead of memory of its own: another root, or the index of an output.
         maker: The step that made a constant.
-        linked: Roots that hold the same values, one being a copy that stands for a view of the other.
         memory: For the compiler.
     """
 
@@ -87,7 +87,6 @@ class Root:
         "is_output",
         "home",
         "maker",
-        "linked",
         "memory",
     )
 
@@ -103,7 +102,6 @@ class Root:
         self.is_output = False
         self.home: Any = None
         self.maker: Any = None
-        self.linked: List[Root] = []
         self.memory: Any = None
 
     @property
@@ -233,18 +231,18 @@ def storage_dtype(dtype: Any) -> np.dtype:
     return np.dtype(np.uint8) if found.fields else found
 
 
-def plan_graph(graph: Any, by_reference: Iterable[int], facts: Dict[Any, Facts]) -> Plan:
+def plan_graph(graph: Any, together: Iterable[Iterable[int]], facts: Dict[Any, Facts]) -> Plan:
     """Plan one graph.
 
     Args:
         graph: The graph.
-        by_reference: The inputs that some call passes by reference.
+        together: The inputs that may share elements; see `aliasing.Aliasing`.
         facts: Those of the graphs that it calls.
 
     Raises:
         NotImplementedError: If there is no kernel for an op.
     """
-    walk = _Walk(graph, by_reference, facts)
+    walk = _Walk(graph, together, facts)
     is_main = graph is graph.main_graph
     outputs = [] if is_main else [walk.place(t) for t in graph.outputs]
     for place in outputs:
@@ -280,7 +278,7 @@ def plan_graph(graph: Any, by_reference: Iterable[int], facts: Dict[Any, Facts])
 class _Walk:
     """The first pass."""
 
-    def __init__(self, graph: Any, by_reference: Iterable[int], facts: Dict[Any, Facts]) -> None:
+    def __init__(self, graph: Any, together: Iterable[Iterable[int]], facts: Dict[Any, Facts]) -> None:
         self.facts = facts
         self.steps: List[Step] = []
         self.roots: List[Root] = []
@@ -289,9 +287,10 @@ class _Walk:
         self.inputs: List[Place] = []
         for i, t in enumerate(graph.inputs):
             self.inputs.append(self.new(INPUT, t, i))
-        shared = Uses()
-        for i in by_reference:
-            self.inputs[i].root.uses = shared
+        for group in together:
+            shared = Uses()
+            for i in group:
+                self.inputs[i].root.uses = shared
         for op in graph.ops:
             self.follow(op)
 
@@ -327,7 +326,7 @@ class _Walk:
             self.modify(ins[0].root)
             self.places[op.outputs[0]] = ins[0]
             self.steps.append(Step(op, kernel, ins, ins[:1], [ins[0].root]))
-            self.refresh(ins[0].root)
+            self.refresh(ins[:1])
         elif op.kind.endswith("_"):
             self.view(op, kernel, ins)
         elif op.called:
@@ -342,13 +341,14 @@ class _Walk:
     def call(self, op: Any, kernel: Kernel, ins: Sequence[Place]) -> None:
         """A call, repeat or conditional."""
         facts = [self.facts[called] for called in callees(op)]
-        modified = list(dict.fromkeys(ins[i].root for i in op.attrs.get("modified", ()) if i in facts[0].written))
+        written = [ins[i] for i in op.attrs.get("modified", ()) if i in facts[0].written]
+        modified = list(dict.fromkeys(place.root for place in written))
         for root in modified:
             self.modify(root)
         outs = [self.new(LOCAL, t) for t in op.outputs]
         self.steps.append(Step(op, kernel, ins, outs, modified))
-        for root in modified:
-            self.refresh(root)
+        if written:
+            self.refresh(written)
 
     def fold(self, op: Any, kernel: Kernel, ins: Sequence[Place]) -> bool:
         """Compute the outputs now, if they are constant and not too large. Zeros take no memory until written."""
@@ -392,33 +392,42 @@ class _Walk:
             if op.kind == "concat_":
                 offset += copied.strides[axis] * x.shape[axis]
             self.links.append((part, x))
-            part.root.linked.append(x.root)
-            x.root.linked.append(part.root)
             self.copy(x, part)
 
-    def copy(self, source: Place, target: Place) -> None:
-        """Add a step that copies."""
+    def copy(self, source: Place, target: Place, where: Optional[np.ndarray] = None) -> None:
+        """Add a step that copies, all elements or those that `where` says."""
         self.modify(target.root)
-        self.steps.append(Step(None, COPY, [target, source], [target], [target.root]))
+        kernel = COPY if where is None else COPY._replace(emit=parts.copy_where(where), overwrites=False)
+        self.steps.append(Step(None, kernel, [target, source], [target], [target.root]))
 
-    def refresh(self, root: Root) -> None:
-        """After a step that modified `root`: bring the copies that stand for views, and their originals, up to date."""
+    def refresh(self, places: Sequence[Place]) -> None:
+        """After a step that modified places: bring the copies that stand for views, and their originals, up to date.
+
+        If the step modified several roots, then perhaps an original as well as its copy, in different elements. So of
+        a copy only those go back that the step modified.
+        """
         if not self.links:
             return
-        written_back: Set[int] = set()  # the links
-        queue = [(root, True)]
-        while queue:
-            changed, upward = queue.pop(0)
+        several = any(place.root is not places[0].root for place in places)
+        queue = [(place.root, parts.in_root(place, True)) for place in places]
+        changed = [root for root, _ in queue]
+        written_back: Set[int] = set()  # the links of which all elements are
+        for root, is_new in queue:
             for i, (part, original) in enumerate(self.links):
-                if i in written_back:
+                where = parts.at(part, is_new) if part.root is root and i not in written_back else None
+                if where is None or not where.any():
                     continue
-                if upward and part.root.uses is changed.uses:
+                if where.all() or not several:
                     written_back.add(i)
-                    self.copy(part, original)
-                    queue.append((original.root, True))
-                elif original.root.uses is changed.uses:  # inputs by reference may be one tensor
-                    self.copy(original, part)
-                    queue.append((part.root, False))
+                    where = np.ones_like(where)
+                self.copy(part, original, None if where.all() else where)
+                changed.append(original.root)
+                queue.append((original.root, parts.in_root(original, where)))
+        for i, (part, original) in enumerate(self.links):
+            # Inputs by reference that are one tensor have their uses in common.
+            if i not in written_back and any(original.root.uses is root.uses for root in changed):
+                self.copy(original, part)
+                changed.append(part.root)
 
 
 def op_input(place: Place, t: Tensor) -> np.ndarray:

@@ -123,6 +123,7 @@ class Program:
         self.remotes: Dict[Any, Memory] = {}
         self.callables: Dict[Any, str] = {}  # the names of graphs and streams
         self.journal = Journal()
+        self.overlaps: Dict[Any, Dict[Tuple[int, int], str]] = {}  # see `aliasing.Aliasing`
         self.within: Set[Any] = set()  # the ops on remote buffers whose offsets are in range whatever happens
         self.may_fail = True  # whether a run may find a fault, after which remote memory has to be as it was
         self.keeper: Optional[str] = None  # the name of its function `keep`, if it is used

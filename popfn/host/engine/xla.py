@@ -14,6 +14,7 @@ import jax.experimental
 import numpy as np
 
 from popfn.host.engine import xla_faults, xla_parts
+from popfn.host.engine.aliasing import Aliasing
 from popfn.host.engine.kernels import KERNELS
 from popfn.host.engine.plan import storage_dtype
 from popfn.host.engine.xla_state import Devices, Group, Slot, grouped
@@ -46,6 +47,7 @@ class Executable:
         self._replicas = ir.replication_factor
         self._devices = Devices(self._replicas, ir.instance_replication_factor, ir._replica_offset)
         self._facts = Facts(main)
+        Aliasing(main)  # it refuses writes that have no meaning
         _check_kinds(self._facts.graphs)
         self._loads = [key[1] for key in self._facts.effects(main) if key[0] == "host_load"]
         self._stores = [key[1] for key in self._facts.effects(main) if key[0] == "host_store"]
@@ -362,6 +364,7 @@ def compile_program(ir: Any) -> Executable:
     Raises:
         NotImplementedError: If there is no kernel for an op.
         ValueError: If the replicas cannot be spread over the devices of several processes.
+        popart_exception: If something is written through a `concat_` of tensors that share elements.
     """
     return Executable(ir)
 

@@ -107,8 +107,12 @@ class Pvary(LinearCollective):
     def abstract(self, x: Aval) -> Aval:
         return x
 
+    def eval(self, *xs: np.ndarray) -> Any:  # of what is known before there are lanes, as a literal is
+        return xs[0]
+
     def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
-        return (psum(ct, self.names),)
+        missing = tuple([n for n in self.names if n not in x.aval.varying])
+        return (psum(ct, missing) if missing else ct,)
 
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Dims) -> Tuple[Any, Optional[int]]:
         return pvary(args[0], frozenset(self.names) - {axis.name or ""}), dims[0]
@@ -127,7 +131,7 @@ class Psum(Reduction, LinearCollective):
         return sum_over(x, (dim,))
 
     def over_equal_lanes(self, x: Any, size: int) -> Any:
-        return mul(x, literal(size, aval_of(x).strong))
+        return mul(x, literal(size, aval_of(x)))
 
 
 class Pextremum(Reduction):
@@ -242,7 +246,7 @@ class Ppermute(LinearCollective):
         y = take(in_lanes(x, dim, axis), np.maximum(source, 0), 0)
         if (source < 0).any():
             gets = (source >= 0).reshape((-1,) + (1,) * (aval_of(y).ndim - 1))
-            y = select(gets, y, literal(0, aval_of(y).strong))
+            y = select(gets, y, literal(0, aval_of(y)))
         return y, 0
 
 
