@@ -88,10 +88,8 @@ def psum_scatter(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) 
             raise ShapeError(message(
                 f"psum_scatter: axis {axis} of {x.aval.invariant} has {n} elements for {size} lanes of {axis_name!r}",
                 "way out: tiled=True gives each lane an equal part" if not n % size else None, at=user_source(4)))
-        y = prims.psum(x, (axis_name,))
-        if tiled:
-            y = prims.reshape(y, x.shape[:at] + (size, n // size) + x.shape[at + 1:])
-        return prims.own_slice(y, axis_name, size, at)
+        parts = prims.reshape(x, x.shape[:at] + (size, n // size) + x.shape[at + 1:]) if tiled else x
+        return prims.own_slice(prims.psum(parts, (axis_name,)), axis_name, size, at)
     return tree.map(scatter, x)
 
 
@@ -147,6 +145,8 @@ def axis_size(axis_name: str) -> int:
 # ---------------------------------------------------------------------------- what they share
 def _reduce(name: str, primitive: Callable[[Any, Tuple[str, ...]], Any], x: Any, axis_name: Names) -> Any:
     names = _names(name, axis_name)
+    if not names:
+        return tree.map(pnp.asarray, x)
     return tree.map(lambda leaf: primitive(_varying(name, leaf, names), names), x)
 
 
@@ -155,6 +155,9 @@ def _names(name: str, axis_name: Names) -> Tuple[str, ...]:
     names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
     for n in names:
         _size(name, n)
+        if names.count(n) > 1:
+            raise ArgumentError(message(f"{name}: the axis {n!r} is named twice", f"seen: {names}",
+                                        at=user_source(3)))
     return names
 
 
@@ -164,7 +167,8 @@ def _size(name: str, axis_name: str) -> int:
     if axis_name not in axes:
         raise AxisError(message(f"{name}: there is no axis {axis_name!r} here",
                                 f"in scope: {', '.join(map(repr, axes)) or 'none'}",
-                                'way out: call it in a function that is mapped with pf.vmap(f, axis_name=...)',
+                                'way out: call it in a function that is mapped with pf.vmap(f, axis_name=...), or '
+                                'sharded over a mesh with such an axis',
                                 at=user_source(3)))
     return axes[axis_name]
 
@@ -176,9 +180,10 @@ def _varying(name: str, x: Any, names: Tuple[str, ...]) -> Array:
     if missing:
         what = x.describe() if isinstance(x, Tracer) else f"{x.aval}, a constant"
         over = ", ".join(map(repr, missing))
+        times = f", multiply by pf.axis_size({over})," if name == "psum" else ""
         raise AxisError(message(
             f"{name} of a value that does not vary over {over}: it is one and the same in all lanes",
-            f"the value: {what}", f"way out: leave {name} out, multiply by pf.axis_size({over}), or say with "
+            f"the value: {what}", f"way out: leave {name} out{times} or say with "
             f"pf.pvary(x, {over}) that each lane contributes its own", at=user_source(4)))
     return x
 

@@ -9,11 +9,11 @@ from ._axes import argument_entries, result_entries
 from .api import Function, decorator, is_index, wraps
 from .trace import tree
 from .trace.aval import Aval
-from .trace.errors import ArgumentError, AxisError, function_name, message, user_source
+from .trace.errors import ArgumentError, AxisError, function_name, message, user_source, where
 from .trace.tracer import bind, named_axes
 from .transforms.bodies import without_constants
 from .transforms.replay import constant_arrays
-from .transforms.shard import Shard, Spec, spec_names
+from .transforms.shard import Shard, Spec, check_meetings, spec_names
 
 NAME = "shard"
 
@@ -33,6 +33,9 @@ class Mesh:
         if not axes:
             raise ArgumentError(message("Mesh has no axes", "way out: Mesh(dp=2)", at=user_source(2)))
         for name, size in axes.items():
+            if not name.isidentifier():
+                raise ArgumentError(message(f"Mesh: the name of an axis is an identifier, got {name!r}",
+                                            at=user_source(2)))
             if not is_index(size) or size < 1:
                 raise ArgumentError(message(f"Mesh: the size of axis {name!r} is a number of 1 or more, got {size!r}",
                                             at=user_source(2)))
@@ -142,6 +145,7 @@ def shard(f: Function, mesh: Mesh, in_specs: Any, out_specs: Any) -> Function:
         parts = [_part(a, spec, axes) for a, spec in zip(given.avals, specs)]
         traced = tracing.trace(f, given._replace(avals=parts), axes=axes)
         results = _output_specs(f, mesh, out_specs, traced)
+        check_meetings(traced.jaxpr, frozenset(axes))
         jaxpr, _ = without_constants(traced.jaxpr)
         closed = [*constant_arrays(traced.jaxpr), *traced.captures]
         outs = bind(Shard(jaxpr, tuple(axes.items()), ((),) * len(closed) + tuple(specs), tuple(results)),
@@ -202,17 +206,19 @@ def _output_specs(f: Function, mesh: Mesh, out_specs: Any, traced: tracing.Trace
             raise ArgumentError(message(f"{NAME}: {entry!r} puts {what} together along axis {len(spec) - 1}, but it is "
                                         f"{aval} on each replica", at=user_source(3)))
         varies = aval.varying & frozenset(mesh.axes)
+        made = next((f"made at {where(eqn.source)}" for eqn in traced.jaxpr.eqns
+                     if traced.jaxpr.outputs[i] in eqn.outputs), None)
         more, less = (_quoted(mesh, some) for some in (varies - spec_names(spec), spec_names(spec) - varies))
         if more:
             raise AxisError(message(
                 f"{NAME}: {what} is {aval}, which varies over {more}, but its spec {entry!r} does not name it: the "
-                "replicas have different results, and none of them is the result",
+                "replicas have different results, and none of them is the result", made,
                 f"way out: pf.psum or pf.pmean over {more}, or name it in out_specs", at=user_source(3)))
         if less:
             raise AxisError(message(
                 f"{NAME}: {what} is {aval}, which is equal on all replicas of {less}, but its spec {entry!r} says that "
-                "each has a part of its own", f"way out: leave {less} out of the spec, or say with pf.pvary(x, {less}) "
-                "that equal parts are meant", at=user_source(3)))
+                "each has a part of its own", made, f"way out: leave {less} out of the spec, or say with "
+                f"pf.pvary(x, {less}) that equal parts are meant", at=user_source(3)))
         out.append(spec)
     return out
 

@@ -245,6 +245,15 @@ class Builder:
         return Stored(tuple([px.remote_variable(start, buffer, i, dtype, name=name if count == 1 else f"{name}_{i}",
                                                 **options) for i in range(count)]), aval, spec, self.mesh)
 
+    def meeting(self, eqn: Eqn, scattered: Dict[Atom, Atom], jaxpr: Jaxpr, env: Dict[Atom, Any]) -> Any:
+        """The result of a collective; `scattered` are sums of which only one's own element is taken."""
+        primitive: Any = eqn.primitive
+        summed = scattered.get(eqn.inputs[0]) if eqn.inputs else None
+        if summed is not None:
+            return collectives.reduce_scattered(primitive, self.px, self.group_of, self.tensor(summed, jaxpr, env))
+        return collectives.lowered(primitive, self.px, self.mesh, self.group_of,
+                                   *[self.tensor(a, jaxpr, env) for a in eqn.inputs])
+
     def meetings(self, jaxpr: Jaxpr) -> List[AxisNames]:
         """The axes along which replicas meet in the collectives of a jaxpr."""
         return [names for eqn in jaxpr.eqns if isinstance(eqn.primitive, Collective)
@@ -333,7 +342,7 @@ class Builder:
         Of a value in remote memory that is the number of its first entry in the buffer that it is bound to.
         """
         recording, px = self.recording, self.px
-        made = made_in_place(jaxpr)
+        made, scattered = made_in_place(jaxpr), collectives.scatters(jaxpr) if self.mesh else {}
         for eqn in jaxpr.eqns:
             results = [v for v in eqn.outputs if v.aval.size and v.aval.memory == DEVICE]
             if not does_something(eqn):
@@ -351,9 +360,9 @@ class Builder:
             if isinstance(primitive, (Parts, Pvary)) and is_far(eqn.inputs[0]):
                 continue
             if isinstance(primitive, Collective):
-                inputs = [self.tensor(a, jaxpr, env) for a in eqn.inputs]
-                env.update(zip(results, self.checked(eqn, eqn.inputs, results, collectives.lowered(
-                    primitive, px, self.mesh, self.group_of, *inputs))))
+                if eqn.outputs[0] not in scattered:
+                    env.update(zip(results, self.checked(eqn, eqn.inputs, results, self.meeting(
+                        eqn, scattered, jaxpr, env))))
                 continue
             if isinstance(primitive, Place):
                 self.move(eqn, jaxpr, env, bound)

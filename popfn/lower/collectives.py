@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 
 from ..trace.aval import AxisNames
+from ..trace.jaxpr import Atom, Jaxpr
 from ..trace.prims.collectives import (
     AllGather,
     AllToAll,
@@ -30,6 +31,28 @@ def meetings(primitive: Collective, mesh: Axes) -> List[AxisNames]:
         return []
     names = frozenset(primitive.axes)
     return [names] if groups(mesh, names)[0] is not None else [frozenset((name,)) for name in sorted(names)]
+
+
+def scatters(jaxpr: Jaxpr) -> Dict[Atom, Atom]:
+    """For each sum over replicas of which each keeps its own element alone, what is added up.
+
+    That is one operation in PopXL, a reduce-scatter.
+    """
+    found: Dict[Atom, Atom] = {}
+    for eqn in jaxpr.eqns:
+        if isinstance(eqn.primitive, Psum) and len(eqn.primitive.names) == 1 and eqn.outputs[0] not in jaxpr.outputs:
+            uses = [e.primitive for e in jaxpr.eqns if eqn.outputs[0] in e.inputs]
+            if len(uses) == 1 and isinstance(uses[0], OwnSlice) and uses[0].axis_name == eqn.primitive.names[0]:
+                found[eqn.outputs[0]] = eqn.inputs[0]
+    return found
+
+
+def reduce_scattered(primitive: OwnSlice, px: Any, group_of: Callable[[AxisNames], Any], x: Any) -> Any:
+    """Each replica's own element, along an axis, of the sum of all their values."""
+    order = [primitive.axis, *(i for i in range(len(x.shape)) if i != primitive.axis)]
+    moved = px.ops.transpose(x, order) if primitive.axis else x
+    flat = px.ops.collectives.replicated_reduce_scatter(moved, "add", group_of(frozenset((primitive.axis_name,))))
+    return px.ops.reshape(flat, tuple(moved.shape[1:]))
 
 
 def lowered(primitive: Collective, px: Any, mesh: Axes, group_of: Callable[[AxisNames], Any], *tensors: Any) -> Any:

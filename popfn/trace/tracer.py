@@ -49,7 +49,10 @@ class Tracer(Array):
         """What the tracer is, for an error message: `f32[3], argument params['b'] of loss`."""
         if isinstance(self.origin, int):
             return f"{self.aval}, argument {self.trace.input_name(self.origin)} of {self.trace.name}"
-        return f"{self.aval}, made at {where(self.origin)}"
+        origin = self.origin
+        if origin is None:  # it came out of a program that was put here
+            origin = next((eqn.source for eqn in self.trace.eqns if self.variable in eqn.outputs), None)
+        return f"{self.aval}, made at {where(origin)}"
 
     def depends_on(self) -> List[str]:
         """The names of the arguments that the value depends on, those of functions around this one included."""

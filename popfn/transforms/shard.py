@@ -13,15 +13,30 @@ from typing import Any, ClassVar, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ..trace.aval import Aval, AxisNames, Placement
-from ..trace.errors import LoweringError, ShapeError
+from ..trace.aval import NO_AXES, Aval, AxisNames, Placement
+from ..trace.errors import AxisError, LoweringError, ShapeError, located, message
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis
 from ..trace.prims import pvary, reshape, transpose
 from ..trace.prims.shaping import to_front
 from ..trace.tracer import Trace, aval_of, bind
-from .bodies import HoldsJaxprs, Mask, behind, chosen, cut, guard, moving, others, rebuilt, reordered, varying
+from .bodies import (
+    HoldsJaxprs,
+    Mask,
+    asks_lanes,
+    behind,
+    chosen,
+    cut,
+    guard,
+    moving,
+    others,
+    rebuilt,
+    reordered,
+    varying,
+)
+from .cond import Cond
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
+from .loop import While
 from .replay import checked, inline, sources, start_env, with_jaxprs
 from .simplify import without_dead_code
 from .vmap import batch_jaxpr
@@ -169,6 +184,26 @@ class Shard(HoldsJaxprs):
     def guarded(self, on: Any, operands: Sequence[Any]) -> Tuple[Shard, List[Any]]:
         """The same without effects where the bool is False; see `bodies.guard`."""
         return self.of(guard(self.jaxpr), [(), *self.in_specs], self.out_specs), [on, *operands]
+
+
+def check_meetings(jaxpr: Jaxpr, names: AxisNames) -> None:
+    """Raise AxisError if replicas would meet where it depends on the replica whether they get there."""
+    for eqn in jaxpr.eqns:
+        primitive: Any = eqn.primitive
+        if isinstance(primitive, Cond):
+            varies, what = eqn.inputs[0].aval.varying, "cond: replicas meet in a branch"
+        elif isinstance(primitive, While):
+            varies, what = primitive.cond.out_avals[0].varying, "while: replicas meet in a loop"
+        else:
+            varies, what = NO_AXES, ""
+        held = getattr(primitive, "jaxprs", ())
+        for name in sorted(varies & names):
+            if any(asks_lanes(j, name) for j in held):
+                raise located(AxisError(message(
+                    f"{what} over axis {name!r}, while it depends on the replica whether they get there",
+                    "way out: use the collective outside, and pass what it gives")), eqn.source)
+        for j in held:
+            check_meetings(j, names)
 
 
 # ---------------------------------------------------------------------------- bodies
