@@ -21,7 +21,7 @@ from ..trace.primitive import Primitive, eval_results
 from ..trace.prims.collectives import Collective, Pvary
 from ..trace.prims.effects import Print
 from ..trace.prims.memory import Parts, Place
-from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead
+from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead, RemoteWrite
 from ..trace.prims.shaping import Broadcast
 from ..trace.prims.structural import Concat, Pad
 from ..transforms.bodies import GraphInput, Row, Subgraph, is_far, is_remote
@@ -351,6 +351,9 @@ class Builder:
             primitive: Any = eqn.primitive
             env.update((v, env[a]) for a, v in same_entries(eqn))
             if isinstance(primitive, Access):
+                if isinstance(primitive, RemoteWrite) and all(eqn is not write for write in made.values()):
+                    raise LoweringError(message("the value of a write to a buffer is not made there: a fault of popfn, "
+                                                "please report the program", at=eqn.source))
                 env.update((v, self.row_entry(eqn.inputs[0], v, jaxpr, env)) for v in eqn.outputs)
                 continue
             env.update((v, self.row_entry(made[v].inputs[0], v, jaxpr, env)) for v in eqn.outputs if v in made)

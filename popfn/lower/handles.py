@@ -10,7 +10,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..trace.aval import REMOTE
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
-from ..trace.prims.memory import Place
+from ..trace.prims.collectives import Pvary
+from ..trace.prims.memory import Parts, Place
 from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead, RemoteWrite
 from ..transforms.replay import with_jaxprs
 from .memory import overwrites_safely, rewritten, wholes, with_eqns
@@ -49,7 +50,7 @@ def made_in_place(jaxpr: Jaxpr) -> Dict[Atom, Eqn]:
             known = not isinstance(row, Var) or row in jaxpr.inputs or row in jaxpr.constvars or any(
                 row in eqn.outputs for eqn in jaxpr.eqns[:m])
             others = [eqn for eqn in jaxpr.eqns if eqn is not write and not same.isdisjoint(eqn.inputs)
-                      and not (eqn.outputs and set(eqn.outputs) <= same)]
+                      and not (isinstance(eqn.primitive, (Parts, Pvary)) and set(eqn.outputs) <= same)]
             if known and not others and not any(buffer in touched(eqn, Access) for eqn in jaxpr.eqns[m:n]):
                 found[value] = write
         return found

@@ -25,6 +25,7 @@ from .literals import UNBROKEN, WIDTH, array_text, bytes_text, is_small, number_
 from .record import Block, Body, Call
 
 ROOM = WIDTH - 20  # for an expression, beside the name that it is given
+NEWLINE = "\n"
 EQUALS = f"{UNBROKEN}={UNBROKEN}"
 LONG_NAME = 16  # of a function: longer ones are not repeated in the names of its results
 INLINE = 60  # the longest expression that is written inside another one
@@ -94,7 +95,7 @@ def program_text(name: str, built: Built, signature: Signature, jaxpr: Jaxpr) ->
     parts.append(mains.MAIN_OF_REPLICAS if built.mesh else mains.MAIN_OF_PARTS if in_parts else mains.MAIN)
     parts += ["\n".join(["\n# The values of large constants.", *file.data, ""])] if file.data else []
     return "\n".join([*head, '"""', "import numpy as np", "import popxl", "", "ops = popxl.ops", ""]) + "\n" + \
-        "\n".join(parts) + mains.RUN
+        "\n".join(f"\n{part.strip(NEWLINE)}\n" for part in parts) + mains.RUN
 
 
 def table(name: str, comment: str, rows: Dict[str, Any]) -> str:
@@ -288,7 +289,8 @@ class _Writer:
             return
         data, buffer, _, *rest = call.args
         before, after = ([self.expr(v, {}).text for v in some] for some in ((data, buffer), rest))
-        args = ", ".join([*before, "i", *after])
+        options = [f"{k}={self.expr(v, {}).text}" for k, v in call.kwargs.items() if k != "name"]
+        args = ", ".join([*before, "i", *after, *options])
         name = self.names[id(call.result)]
         text = f'[popxl.remote_variable({args}, name=f"{entry.name}_{{i}}") for i in range({len(entry.handle)})]'
         self.statement(f"{name} = {text}", None, f"{name}{EQUALS}{text}")

@@ -170,6 +170,12 @@ def test_layers_with_sharded_parameters_in_remote_memory():
         for _ in range(2):
             close(session.run(X), other.run(X))
         close(session.state, other.state)
+    held = dict(zip(made.signature.inputs, layers))
+    module(made.as_text())["main"]({made.signature.inputs[3]: X}, held)
+    with pf.Session(made, state=layers) as session:
+        session.run(X)
+    for name, want in zip(made.signature.inputs, session.state):
+        np.testing.assert_array_equal(held[name], want)
 
 
 @pytest.mark.parametrize("size", [2, 8])
