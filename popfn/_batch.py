@@ -2,20 +2,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from . import _tracing as tracing
 from ._axes import argument_axes, argument_entries, result_entries
 from ._remote import Remote, loaded, row_number
+from ._shard import P
 from .api import Function, decorator, is_index, wraps
 from .trace import prims, tree
 from .trace.aval import DEVICE, FLOAT8, HOST, REMOTE, Aval, bool_, uint32
-from .trace.errors import ArgumentError, RangeError, function_name, message, user_source
+from .trace.errors import ArgumentError, AxisError, RangeError, function_name, message, user_source
 from .trace.jaxpr import Jaxpr
 from .trace.primitive import Zero
 from .trace.prims import instantiate
 from .trace.prims.remote import RemoteBuffer, RemoteWrite
-from .trace.tracer import aval_of, bind, literal
+from .trace.tracer import aval_of, bind, literal, named_axes
 from .transforms.bodies import chosen, cut, others, rebuilt, without_constants
 from .transforms.checkpoint import Checkpoint
 from .transforms.replay import constant_arrays, inline
@@ -41,7 +42,7 @@ class HostStream:
 @decorator
 def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, reduce: Any = None, *,
                     loads: Any = None, stores: Any = None, rows: int = 1, io_mode: str = "compute",
-                    residuals: str = "remote") -> Function:
+                    residuals: Union[str, P] = "remote") -> Function:
     """A function that cuts its arguments into `steps` equal parts, and applies `f` to one part after the other.
 
     Where `f` treats the elements of a batch by themselves, the results are those of f, from less memory on the chip.
@@ -65,8 +66,9 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
     `io_mode` says how parts are moved: "compute", "io" (by tiles of their own, of which `pf.lower` takes the number) or
     "io_overlapped" (the next part while f works on this one); the results are the same. `residuals` says what becomes
     of what the derivative needs from each step: it is kept in "remote" memory or on the "device", or computed once more
-    from the parts ("recompute"), which are then what remote memory keeps. It is one loop, whatever `steps` is: `f` is
-    traced once, and the program does not grow.
+    from the parts ("recompute"), which are then what remote memory keeps. Inside of `shard`, `residuals=P("tp")` keeps
+    it in remote memory, and of what all replicas along tp have in common each keeps a part. It is one loop, whatever
+    `steps` is: `f` is traced once, and the program does not grow.
 
     Raises ArgumentError that names the argument or result if an axis does not exist or does not divide into `steps`, if
     nothing is cut, if a scalar result is neither reduced nor has an axis, or if an option has a value not named here.
@@ -88,6 +90,9 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
     """
     if not is_index(steps) or steps < 1:
         raise ArgumentError(message(f"{NAME}: steps is a number of 1 or more, got {steps!r}", at=user_source(2)))
+    shared = residuals
+    if isinstance(residuals, P):
+        residuals = REMOTE
     for option, choice, choices in (("io_mode", io_mode, IO_MODES), ("residuals", residuals, RESIDUALS)):
         if not isinstance(choice, str) or choice not in choices:
             raise ArgumentError(message(f"{NAME}: {option} is one of {', '.join(map(repr, choices))}, got {choice!r}",
@@ -114,7 +119,7 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
         is_whole = [True] * (len(whole) - len(stacks)) + [s is None for s in stacks]
         body, totals = _body(jaxpr, is_whole, outcomes, residuals == RECOMPUTE)
         loop = Scan(body, count, sum(is_whole), len(totals), io_mode=io_mode,
-                    residuals=REMOTE if residuals == RECOMPUTE else residuals)
+                    residuals=REMOTE if residuals == RECOMPUTE else residuals, shards=_shards(shared))
         results = bind(loop, [*chosen(whole, is_whole), *(instantiate(Zero(a)) for a in totals),
                               *(s for s in stacks if s is not None)])
         sums, ys = map(iter, cut(results, len(totals)))
@@ -122,6 +127,19 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
             o.given(next(ys)) if o.reduce is None else _total(next(sums), o.reduce, count, a)
             for o, a in zip(outcomes, jaxpr.out_avals)])
     return wrapper
+
+
+def _shards(residuals: Union[str, P]) -> Tuple[Tuple[str, int], ...]:
+    """The axes of replicas that keep what they have in common in parts. Raises AxisError for one not in scope."""
+    if not isinstance(residuals, P):
+        return ()
+    axes = named_axes()
+    names = [name for cut in residuals.spec for name in cut]
+    for name in names:
+        if name not in axes:
+            raise AxisError(message(f"{NAME}: residuals={residuals!r} names {name!r}, which is no axis here",
+                                    f"in scope: {', '.join(map(repr, axes)) or 'none'}", at=user_source(3)))
+    return tuple([(name, axes[name]) for name in names])
 
 
 def _element(stack: Any) -> Aval:

@@ -13,9 +13,19 @@ from ..trace.aval import DEVICE, Aval, Placement, float16, float32
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.primitive import Linear, MappedAxis, Zero
-from ..trace.prims import add, convert, instantiate, place, transpose
+from ..trace.prims import (
+    add,
+    all_gather,
+    concat,
+    convert,
+    instantiate,
+    own_slice,
+    place,
+    reshape,
+    slice_axis,
+    transpose,
+)
 from ..trace.prims.lowering import px_dtype
-from ..trace.prims.memory import Place
 from ..trace.tracer import aval_of, bind
 from .bodies import (
     Equations,
@@ -58,7 +68,8 @@ class Scan(HoldsJaxprs):
     element by element.
 
     An `io_mode` marks the steps of `batch_serialise`, whose arrays may be streamed: how that is done, with "compute",
-    "io" or "io_overlapped". What the derivative needs from each step is kept in the memory `residuals`.
+    "io" or "io_overlapped". What the derivative needs from each step is kept in the memory `residuals`; what replicas
+    have in common is kept in parts by those along the axes `shards`.
     """
 
     jaxpr: Jaxpr
@@ -68,6 +79,7 @@ class Scan(HoldsJaxprs):
     reverse: bool = False
     io_mode: str = ""
     residuals: str = DEVICE
+    shards: Tuple[Tuple[str, int], ...] = ()
     multiple: ClassVar[bool] = True
 
     @property
@@ -162,7 +174,7 @@ class Scan(HoldsJaxprs):
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         mask = self.mask_of(tangents, lambda m: linearize_jaxpr(self.jaxpr, m).moves)
-        key = "linearized scan", self.num_consts, self.num_carry, self.residuals, mask
+        key = "linearized scan", self.num_consts, self.num_carry, self.residuals, self.shards, mask
         split: Linearized = self.jaxpr.remember(key, lambda: linearized(self, mask))
         consts, carry, xs = self.parts(primals)
         kept = inline(split.invariant, consts)
@@ -349,29 +361,55 @@ def linearized(scan: Scan, mask: Mask) -> Linearized:
                 kept.setdefault(v, len(kept))
     outside = without_dead_code(Jaxpr(consts, list(kept), [e for e in forward.eqns if e.outputs and all(
         v in invariant for v in e.outputs)], forward.constvars, forward.constants, forward.name))
-    moved = {i: Var(a.aval.at(scan.residuals)) for i, a in enumerate(outputs)
-             if i >= n and a.aval.memory == DEVICE != scan.residuals}
-    stores = [Eqn(Place(scan.residuals), (outputs[i],), (v,)) for i, v in moved.items()]
-    outputs = [moved.get(i, a) for i, a in enumerate(outputs)]
     inside = without_dead_code(Jaxpr([*consts, *kept, *carry, *xs], outputs, [  # type: ignore[list-item]
-        *(e for e in forward.eqns if not any(v in kept for v in e.outputs)), *stores],
+        e for e in forward.eqns if not any(v in kept for v in e.outputs)],
         forward.constvars, forward.constants, forward.name))
+    moved = {i: a.aval for i, a in enumerate(outputs) if i >= n and a.aval.memory == DEVICE != scan.residuals}
+    if moved:
+        inner = inside
+        inside = rebuilt(inner.name, inner.in_avals, lambda *args: [
+            stored(scan, y) if i in moved else y for i, y in enumerate(inline(inner, args))])
 
     wanted = (*scan.parts(mask)[1], *moves[num_carry:])
     program = with_zeros(linear, 0, moves, wanted, scan.jaxpr.out_avals)
+    far = {k: i for k, (where, i) in enumerate(places) if where == "result" and i in moved}
+    if far:
+        near = program
+        avals = [inside.out_avals[far[k]] if k in far else a for k, a in enumerate(near.in_avals)]
+        program = rebuilt(near.name, avals, lambda *args: inline(near, [
+            loaded(scan, x, near.in_avals[k]) if k in far else x for k, x in enumerate(args)]))
     values, directions = cut(program.inputs, len(places))
-    stored = {v: Var(moved[i].aval) for v, (where, i) in zip(values, places) if where == "result" and i in moved}
-    if stored:
-        loads = [Eqn(Place(DEVICE), (far,), (v,)) for v, far in stored.items()]
-        values = [stored.get(v, v) for v in values]
-        program = Jaxpr([*values, *directions], program.outputs, [*loads, *program.eqns], program.constvars,
-                        program.constants, program.name)
     t_consts, t_carry, t_xs = cut(directions, *(sum(part) for part in scan.parts(mask)[:2]))
     each = [where in ("x", "result") for where, _ in places]
     program = reordered(program, [*others(values, each), *t_consts, *t_carry, *chosen(values, each), *t_xs],
                         program.outputs)
     return Linearized(checked(outside), checked(inside), checked(program), tuple(others(places, each)),
                       tuple(chosen(places, each)), wanted)
+
+
+def stored(scan: Scan, x: Any) -> Any:
+    """A value that the derivative needs, where it is kept: flat and in parts, if replicas have it in common."""
+    for name, size in scan.shards:
+        if name not in aval_of(x).varying:
+            n = aval_of(x).size
+            x = reshape(x, (n,))
+            if n % size:
+                x = concat([x, instantiate(Zero(aval_of(x).with_shape((-n % size,))))], 0)
+            x = own_slice(reshape(x, (size, -(-n // size))), name, size, 0)
+    return place(x, scan.residuals)
+
+
+def loaded(scan: Scan, x: Any, aval: Aval) -> Any:
+    """A value of this type that was kept."""
+    x = place(x, DEVICE)
+    sizes = [aval.size]
+    names = [(name, size) for name, size in scan.shards if name not in aval.varying]
+    for _, size in names:
+        sizes.append(-(-sizes[-1] // size))
+    for (name, size), n in zip(reversed(names), reversed(sizes[:-1])):
+        whole = all_gather(x, name, size, 0)
+        x = slice_axis(reshape(whole, (aval_of(whole).size,)), 0, 0, n)
+    return reshape(x, aval.shape) if names else x
 
 
 def invariant_vars(jaxpr: Jaxpr, num_consts: int) -> Set[Atom]:

@@ -9,7 +9,7 @@ from test_text import module
 import popfn as pf
 import popfn.numpy as pnp
 from popfn import P
-from popfn.errors import LoweringError
+from popfn.errors import AxisError, LoweringError
 from popfn.trace import tree
 
 MESH = pf.Mesh(dp=2, tp=4)
@@ -118,6 +118,41 @@ def test_with_batch_serialise(mode):
     made = check(pf.shard(inside, MESH, (*CUT, P("dp")), CUT), pf.grad(mean_square(dense), (0, 1, 2)), W1, W2, B, LONG,
                  io_tiles=32)
     assert made.ir.num_host_transfers == 3
+
+
+@pytest.mark.parametrize("kept, counts", (("remote", [1, 0]), (P("tp"), [0, 1])))
+def test_residuals_in_parts(kept, counts):
+    """What all replicas along tp have in common is kept by each in part; the numbers are those of all io modes."""
+    def network(w1, b1, w2, b2, x, join):
+        return pf.nn.gelu(join(pf.nn.gelu(x @ w1 + b1) @ w2) + b2)
+
+    def gradients(f):
+        return lambda w1, b1, w2, b2, x, ct: pf.vjp(f, w1, b1, w2, b2, x)[1](ct)
+
+    args = [RNG.normal(0, 0.5, shape).astype(np.float32) for shape in (
+        (8, 16), (16,), (16, 16), (16,), (24, 8), (24, 16))]
+    cut = P(None, "tp"), P("tp"), P("tp"), P()
+    want = gradients(lambda *args: network(*args, lambda y: y))(*args)
+    results = []
+    for mode in MODES:
+        each = pf.batch_serialise(lambda *args: network(*args, lambda y: pf.psum(y, "tp")), 3,
+                                  in_axes=(None,) * 4 + (0,), io_mode=mode, residuals=kept)
+        f = pf.shard(gradients(each), MESH, (*cut, P("dp"), P("dp")), (*cut, P("dp")))
+        made = lowered(f, args, io_tiles=64)
+        # The sum of the layers' parts, 4 rows of 16 in each step, is what all have in common.
+        buffers = [line for line in made.as_text().split("\n") if "= popxl.remote_buffer(" in line]
+        assert [sum(f"({shape}, " in line for line in buffers) for shape in ("(4, 16)", "(16,)")] == counts
+        with pf.Session(made) as session:
+            results.append(session.run(*args))
+        pf.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), want, results[-1])
+    for other in results[1:]:
+        pf.tree.map(np.testing.assert_array_equal, results[0], other)
+
+
+def test_residuals_over_no_axis():
+    with pytest.raises(AxisError, match=r"residuals=P\('tp'\) names 'tp', which is no axis here") as e:
+        pf.batch_serialise(pnp.sin, 3, residuals=P("tp"))(X)
+    assert "test_replicas.py" in str(e.value)
 
 
 # ---------------------------------------------------------------------------- state
