@@ -9,6 +9,7 @@ import numpy as np
 from ..aval import REMOTE, Aval, Placement
 from ..errors import (
     ArgumentError,
+    AxisError,
     DtypeError,
     InputError,
     MissingRuleError,
@@ -70,6 +71,14 @@ class Access(Primitive):
         if row.ndim or row.dtype.kind not in "iu":
             raise DtypeError(f"{self.name}: the number of a row is an integer scalar, got {row}")
 
+    def check_varying(self, avals: Sequence[Aval]) -> None:
+        """Raise AxisError if lanes have a row or a value of their own: a buffer is one for all lanes."""
+        for aval in avals:
+            if aval.varying:
+                names = ", ".join(map(repr, sorted(aval.varying)))
+                raise AxisError(f"{self.name} of {aval}, which varies over {names}: {self.buffer!r} holds one value "
+                                "for all; keep it as a value, or use the buffer outside of the mapped function")
+
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
         raise MissingRuleError(f"vmap of {self.name}: the lanes of {self.buffer!r} would meet in one buffer; "
                                "use the buffer outside of vmap, or keep results as values")
@@ -85,6 +94,7 @@ class RemoteRead(Access):
     buffer: RemoteBuffer
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        self.check_varying(avals)
         return self.abstract(*avals)
 
     def abstract(self, row: Aval) -> Tuple[Aval, ...]:
@@ -119,6 +129,7 @@ class RemoteWrite(Access):
         return [super().operand_placements([row])[0], x.at(REMOTE).placement]
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        self.check_varying(avals)
         wanted = self.operand_placements(avals)
         return self.abstract(*avals) if [a.placement for a in avals] == list(wanted) else MIXED
 
