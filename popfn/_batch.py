@@ -88,17 +88,10 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
     >>> bool(pnp.all(y == pnp.concat([pf.random.normal(first, 2), pf.random.normal(second, 2)])))
     True
     """
-    if not is_index(steps) or steps < 1:
-        raise ArgumentError(message(f"{NAME}: steps is a number of 1 or more, got {steps!r}", at=user_source(2)))
+    check_options(NAME, steps, rows, io_mode, residuals)
     shared = residuals
     if isinstance(residuals, P):
         residuals = REMOTE
-    for option, choice, choices in (("io_mode", io_mode, IO_MODES), ("residuals", residuals, RESIDUALS)):
-        if not isinstance(choice, str) or choice not in choices:
-            raise ArgumentError(message(f"{NAME}: {option} is one of {', '.join(map(repr, choices))}, got {choice!r}",
-                                        at=user_source(2)))
-    if not is_index(rows) or rows < 1:
-        raise ArgumentError(message(f"{NAME}: rows is a number of 1 or more, got {rows!r}", at=user_source(2)))
     for option, places in (("loads", loads), ("stores", stores)):
         for entry in tree.leaves(places):
             _memory(option, entry)
@@ -127,6 +120,17 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
             o.given(next(ys)) if o.reduce is None else _total(next(sums), o.reduce, count, a)
             for o, a in zip(outcomes, jaxpr.out_avals)])
     return wrapper
+
+
+def check_options(name: str, steps: Any, rows: Any, io_mode: Any, residuals: Any) -> None:
+    """Raise ArgumentError for a number that is none of 1 or more, or a choice that is none."""
+    for option, n in (("steps", steps), ("rows", rows)):
+        if not is_index(n) or n < 1:
+            raise ArgumentError(message(f"{name}: {option} is a number of 1 or more, got {n!r}", at=user_source(3)))
+    for option, choice, choices in (("io_mode", io_mode, IO_MODES), ("residuals", residuals, RESIDUALS)):
+        if not (isinstance(choice, str) and choice in choices or option == "residuals" and isinstance(choice, P)):
+            raise ArgumentError(message(f"{name}: {option} is one of {', '.join(map(repr, choices))}, got {choice!r}",
+                                        at=user_source(3)))
 
 
 def _shards(residuals: Union[str, P]) -> Tuple[Tuple[str, int], ...]:

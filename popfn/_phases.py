@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _tracing as tracing
-from ._batch import batch_serialise, given_row
+from ._batch import batch_serialise, check_options, given_row
 from ._remote import Remote, loaded, row_number
+from ._shard import P
 from .api import Function, Pullback, check_callable, is_index, vjp
 from .trace import tree
 from .trace.errors import ArgumentError, TreeError, function_name, message, user_source
@@ -20,7 +21,7 @@ NAME = "fwd_and_grad"
 def fwd_and_grad(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, reduce: Any = None, *,
                  argnums: Union[None, int, Sequence[int]] = None, loads: Any = None, stores: Any = None,
                  cotangents: Any = None, gradients: Any = None, rows: int = 1, io_mode: str = "compute",
-                 residuals: str = "remote") -> Tuple[Function, Function]:
+                 residuals: Union[str, P] = "remote") -> Tuple[Function, Function]:
     """The two phases of a serialised function's derivative, as `fwd` and `grad`.
 
     `fwd(*args)` gives the result and what the derivative needs, `grad(residuals, ct)` the gradients of the arguments
@@ -42,7 +43,7 @@ def fwd_and_grad(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, r
     (Array(6., dtype=float32), Array([3., 3., 3., 3.], dtype=float32))
     """
     check_callable(NAME, f, "fwd_and_grad(f, steps)")
-    batch_serialise(f, steps, rows=rows, io_mode=io_mode, residuals=residuals)  # which checks these
+    check_options(NAME, steps, rows, io_mode, residuals)
     given: Any = argnums
     numbers = None if argnums is None else (given,) if is_index(given) else tuple(given)
 

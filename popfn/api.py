@@ -285,7 +285,12 @@ class Pullback:
         cts += [pnp.zeros(a.shape, dtype=a.dtype) for a in self.out_avals[len(cts):]]
         given = [c for c, on in zip(cts, self.moves) if on]
         count = len(self.residuals)
-        avals = self.linear.in_avals[count:]
+        wanted, avals = self.linear.in_avals[:count], self.linear.in_avals[count:]
+        for aval, want in zip(map(tracing.argument_aval, self.residuals), wanted):
+            if (aval.shape, aval.dtype) != (want.shape, want.dtype):
+                raise ArgumentError(message(
+                    f"vjp: a residual is {aval.strong}, but that of the forward pass was {want.strong}",
+                    "way out: hand on the residuals as the forward pass gave them", at=user_source(2)))
         program, moves = transpose_jaxpr(self.linear, (False,) * count + (True,) * len(avals), (True,) * len(given))
         got = spread_zeros(inline(program, [*self.residuals, *given]), moves, avals)
         return tuple(tracing.unflatten_arguments(got, self.structures, len(self.structures), ())[0])

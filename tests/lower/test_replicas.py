@@ -267,7 +267,7 @@ def test_a_buffer_is_one_for_all_replicas(name, access, run):
     def f(x):
         access(x)
         return x
-    with pytest.raises(AxisError, match=rf"varies over .*: 'shared' holds one value for all; keep it") as e:
+    with pytest.raises(AxisError, match=r"varies over .*: 'shared' holds one value for all; keep it") as e:
         run(pf.shard(f, MESH, P("dp"), P("dp")))
     assert "varies over 'tp'" in str(e.value) if "tp" in name else "varies over 'dp'" in str(e.value)
     assert "test_replicas.py" in str(e.value)
