@@ -71,7 +71,10 @@ def lowered(primitive: Collective, px: Any, mesh: Axes, group_of: Callable[[Axis
     x, = tensors
     if isinstance(primitive, OwnSlice):
         return px.ops.collectives.replicated_slice(x, primitive.axis, group)
-    gathered = px.ops.collectives.replicated_all_gather(x, 0, group, "new_axis")
+    if x.shape:
+        gathered = px.ops.collectives.replicated_all_gather(x, 0, group, "new_axis")
+    else:  # there is no axis 0 to put a new one before
+        gathered = px.ops.collectives.replicated_all_gather(px.ops.reshape(x, (1,)), 0, group, "concat")
     if isinstance(primitive, AllGather):
         return with_axis_at(px, gathered, primitive.axis)
     if isinstance(primitive, AllToAll):

@@ -14,7 +14,7 @@ import numpy as np
 from ..trace.aval import Aval, AxisNames
 from ..trace.errors import LoweringError, located, message
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from ..trace.prims import all_gather, own_slice, reshape
+from ..trace.prims import all_gather, own_slice, place, reshape
 from ..trace.prims.kinds import Elementwise
 from ..trace.prims.memory import Place
 from ..trace.tracer import Trace, aval_of, bind
@@ -204,6 +204,7 @@ class _Localising:
         """A part for one cut as the part for another one: gathered along the axes that differ, and cut again."""
         if have == want:
             return x
+        memory = aval_of(x).memory
         ndim = max(len(have), len(want))
         before, after = ((*spec, *[()] * (ndim - len(spec))) for spec in (have, want))
         for k, (old, new) in enumerate(zip(before, after)):
@@ -216,7 +217,7 @@ class _Localising:
                     shape, size = aval_of(x).shape, self.sizes[name]
                     x = reshape(x, (*shape[:k], size, shape[k] // size, *shape[k + 1:]))
                     x = own_slice(x, name, size, k)
-        return x
+        return place(x, memory)
 
     @staticmethod
     def merged(x: Any, k: int) -> Any:

@@ -43,8 +43,9 @@ def linear_parts(jaxpr: Jaxpr, mask: Mask, fault: str) -> Parts:
         forward = without_dead_code(Jaxpr(forward.inputs, still + residuals, forward.eqns, forward.constvars,
                                           forward.constants, jaxpr.name))
         # A checkpoint's tangents are found in one equation with its results, which may be all that is used of it.
-        culprit, unsure = dependent(without_dead_code(inlined(forward, (Call, Checkpoint), deep=True)), mask)
-        if unsure and not culprit and any(jvp_jaxpr(forward, mask).moves):
+        flat = without_dead_code(inlined(forward, (Call, Checkpoint), deep=True), operands=True)
+        culprit, unsure = dependent(flat, mask)
+        if unsure and not culprit and any(jvp_jaxpr(flat, mask).moves):
             culprit = unsure
         moving = {v for v, on in zip(forward.inputs, mask) if on}
         inside = {v for v, a in zip(cut.linear.inputs, residuals) if a in moving}

@@ -77,8 +77,10 @@ def literal_result(primitive: Primitive, inputs: Sequence[Atom], outputs: Sequen
     return Literal(value, outputs[0].aval)
 
 
-def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
+def without_dead_code(jaxpr: Jaxpr, operands: bool = False) -> Jaxpr:
     """Without the equations and constants on which no output and no effect depends. The inputs stay as they are.
+
+    With `operands` also without what primitives that hold jaxprs take and do not use.
 
     A primitive that can do without some of its results has a method `pruned`: for the results that are used it gives
     the primitive to put in its place, which of the operands that takes and which of the results that gives.
@@ -87,7 +89,7 @@ def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
     eqns: List[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
         if any(v in needed for v in eqn.outputs) or eqn.primitive.multiple and eqn.primitive.has_effect:
-            if not all(v in needed for v in eqn.outputs) and hasattr(eqn.primitive, "pruned"):
+            if (operands or not all(v in needed for v in eqn.outputs)) and hasattr(eqn.primitive, "pruned"):
                 primitive, ins, outs = eqn.primitive.pruned([v in needed for v in eqn.outputs])
                 eqn = Eqn(primitive, tuple([a for a, on in zip(eqn.inputs, ins) if on]),
                           tuple([v for v, on in zip(eqn.outputs, outs) if on]), eqn.source)

@@ -328,6 +328,19 @@ def block(params, x, count, join):
     return x + join(pf.nn.gelu(h @ up) @ down)
 
 
+@pytest.mark.parametrize("name, f", {
+    "psum": lambda x: pf.psum(x.sum(), "dp")[None],
+    "pmax": lambda x: pf.pmax(x.sum(), ("dp", "tp"))[None],
+    "all_gather": lambda x: pf.all_gather(x.sum(), "tp"),
+    "ppermute": lambda x: pf.ppermute(x.sum(), "tp", [(0, 1), (1, 3)])[None],
+    "a cycle": lambda x: pf.ppermute(x.sum(), "tp", [(0, 1), (1, 2), (2, 3), (3, 0)])[None],
+}.items())
+def test_collectives_of_scalars(name, f):
+    specs = {"psum": P("tp"), "pmax": P(), "all_gather": P("dp")}.get(name, P(("dp", "tp")))
+    sharded = pf.shard(f, MESH, P(("dp", "tp")), specs)
+    check(sharded, sharded, np.arange(16, dtype=np.float32) ** 2)
+
+
 def test_a_block_has_the_collectives_of_the_textbook():
     """Two all-reduces forward, two backward, and one for each leaf of parameters over dp, besides that of the loss."""
     width, hidden = 16, 32
