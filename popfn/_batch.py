@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _tracing as tracing
 from ._axes import argument_axes, argument_entries, result_entries
-from ._remote import Remote, loaded, row_number
+from ._remote import Buffer, Remote, loaded, row_number
 from ._shard import P
 from .api import Function, decorator, is_index, wraps
 from .trace import prims, tree
@@ -15,7 +15,6 @@ from .trace.errors import ArgumentError, AxisError, RangeError, function_name, m
 from .trace.jaxpr import Jaxpr
 from .trace.primitive import Zero
 from .trace.prims import instantiate
-from .trace.prims.remote import RemoteBuffer, RemoteWrite
 from .trace.tracer import aval_of, bind, literal, named_axes
 from .transforms.bodies import chosen, cut, others, rebuilt, without_constants
 from .transforms.checkpoint import Checkpoint
@@ -104,13 +103,17 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
         values, from_buffers = _loaded(f, args, loads, row, count)
         given = tracing.arguments(NAME, f, values, kwargs, arrays=True)
         stacks = _stacks(f, count, in_axes, loads, given, from_buffers)
-        avals = [a if s is None else _element(s) for a, s in zip(given.avals, stacks)]
+        buffers = [from_buffers.get(id(x)) for x in given.leaves]
+        avals = [b.value_aval if b is not None else a if s is None else _element(s)
+                 for a, s, b in zip(given.avals, stacks, buffers)]
         traced = tracing.trace(f, given._replace(avals=avals))
         outcomes = _outcomes(f, traced, out_axes, reduce, stores, row, count)
         jaxpr, _ = without_constants(traced.jaxpr)
         whole = [*constant_arrays(traced.jaxpr), *traced.captures, *given.leaves]
         is_whole = [True] * (len(whole) - len(stacks)) + [s is None for s in stacks]
-        body, totals = _body(jaxpr, is_whole, outcomes, residuals == RECOMPUTE)
+        ins = [None] * (len(whole) - len(stacks)) + buffers
+        body, totals = _body(jaxpr, [_element(s) for s in stacks if s is not None], is_whole, ins, outcomes,
+                             residuals == RECOMPUTE)
         loop = Scan(body, count, sum(is_whole), len(totals), io_mode=io_mode,
                     residuals=REMOTE if residuals == RECOMPUTE else residuals, shards=_shards(shared))
         results = bind(loop, [*chosen(whole, is_whole), *(instantiate(Zero(a)) for a in totals),
@@ -168,19 +171,22 @@ def given_row(name: str, row: Any, rows: int) -> Any:
     return row
 
 
-def _loaded(f: Function, args: Sequence[Any], loads: Any, row: Any, steps: int) -> Tuple[Sequence[Any], Set[int]]:
-    """The positional arguments with what lies in buffers in place of None, and the ids of these stacked values."""
+def _loaded(f: Function, args: Sequence[Any], loads: Any, row: Any, steps: int,
+            ) -> Tuple[Sequence[Any], Dict[int, Buffer]]:
+    """The positional arguments with what lies in buffers in place of None, and the buffers of these stacked values
+    by their ids."""
     entries = loads if isinstance(loads, (tuple, list)) else (loads,) * len(args)
     if len(entries) != len(args) or not any(isinstance(x, Remote) for x in tree.leaves(tuple(entries))):
-        return args, set()
+        return args, {}
     names = tracing.argument_names(f, args, {})
-    found: List[Any] = []
+    found: List[Tuple[Any, Buffer]] = []
     values = [loaded(NAME, entry, value, row, steps, f"argument {name} of {function_name(f)}", found)
               for entry, value, name in zip(entries, args, names)]
-    return values, {id(x) for x in found}
+    return values, {id(x): buffer for x, buffer in found}
 
 
-def _stacks(f: Function, steps: int, in_axes: Any, loads: Any, given: tracing.Arguments, ready: Set[int]) -> List[Any]:
+def _stacks(f: Function, steps: int, in_axes: Any, loads: Any, given: tracing.Arguments,
+            ready: Dict[int, Buffer]) -> List[Any]:
     """For each leaf of the arguments, what the steps see of it, stacked; None for what they see whole."""
     entries = argument_entries(NAME, "in_axes", f, in_axes, given, 0)
     stacked = [id(x) in ready for x in given.leaves]
@@ -232,7 +238,7 @@ class Outcome(NamedTuple):
     reduce: Optional[str]
     axis: int
     memory: str
-    buffer: Optional[RemoteBuffer] = None
+    buffer: Optional[Buffer] = None
     row: Any = None
     handle: Any = None
 
@@ -240,7 +246,7 @@ class Outcome(NamedTuple):
         """What the caller gets of the stacked parts."""
         if self.buffer is None:
             return prims.join(parts, self.axis, self.memory)
-        bind(RemoteWrite(self.buffer), [self.row, parts])
+        self.buffer.keep(self.row, parts)
         return None
 
 
@@ -270,6 +276,7 @@ def _outcomes(f: Function, traced: tracing.Traced, out_axes: Any, reduce: Any, s
             out.append(Outcome(way, 0, ""))
             continue
         if isinstance(store, Remote):
+            store.buffer.check_varying(aval)
             store.check(aval, steps, f"{NAME}: {tree.paths(traced.out_tree, 'result')[i]} of {function_name(f)}")
             if any(o.buffer is store.buffer and store.row in (None, o.handle.row) for o in out):
                 raise fault(f"and goes to the row of {store.buffer.name} where another result goes",
@@ -294,21 +301,24 @@ def _total(total: Any, way: str, steps: int, aval: Aval) -> Any:
 
 
 # ---------------------------------------------------------------------------- the loop
-def _body(jaxpr: Jaxpr, is_whole: Sequence[bool], outcomes: Sequence[Outcome], again: bool) -> Tuple[Jaxpr, List[Aval]]:
+def _body(jaxpr: Jaxpr, parts: Sequence[Aval], is_whole: Sequence[bool], ins: Sequence[Optional[Buffer]],
+          outcomes: Sequence[Outcome], again: bool) -> Tuple[Jaxpr, List[Aval]]:
     """A step of the loop, and the types of the sums that it carries.
 
-    It takes what is whole, the sums so far and what is cut; and gives the sums and the results that are put together.
-    With `again`, reverse mode computes what it needs of the step once more.
+    It takes what is whole, the sums so far and what is cut, of these types; and gives the sums and the results that are
+    put together. `ins` are the buffers that inputs come from. With `again`, reverse mode computes what it needs of the
+    step once more.
     """
     reduced = [o.reduce is not None for o in outcomes]
     totals = [wide(a).at(DEVICE) for a in chosen(jaxpr.out_avals, reduced)]
 
     def step(*args: Any) -> Sequence[Any]:
-        whole, sums, parts = map(iter, cut(args, sum(is_whole), len(totals)))
-        operands = [next(whole if on else parts) for on in is_whole]
+        whole, sums, news = map(iter, cut(args, sum(is_whole), len(totals)))
+        operands = [next(whole if on else news) for on in is_whole]
+        operands = [x if b is None else b.whole(x) for x, b in zip(operands, ins)]
         outs = bind(Checkpoint(jaxpr), operands) if again else inline(jaxpr, operands)
-        news = [prims.add(s, prims.convert(y, a.dtype, a.weak)) for s, y, a in zip(
+        outs = [y if o.buffer is None else o.buffer.part(y) for y, o in zip(outs, outcomes)]
+        added = [prims.add(s, prims.convert(y, a.dtype, a.weak)) for s, y, a in zip(
             sums, chosen(outs, reduced), totals)]
-        return [*news, *others(outs, reduced)]
-    avals = [*chosen(jaxpr.in_avals, is_whole), *totals, *others(jaxpr.in_avals, is_whole)]
-    return rebuilt(jaxpr.name, avals, step), totals
+        return [*added, *others(outs, reduced)]
+    return rebuilt(jaxpr.name, [*chosen(jaxpr.in_avals, is_whole), *totals, *parts], step), totals

@@ -12,8 +12,7 @@ from .api import Function, Pullback, check_callable, is_index, vjp
 from .trace import tree
 from .trace.errors import ArgumentError, TreeError, function_name, message, user_source
 from .trace.prims import cut, join
-from .trace.prims.remote import RemoteWrite
-from .trace.tracer import aval_of, bind
+from .trace.tracer import aval_of
 
 NAME = "fwd_and_grad"
 
@@ -106,7 +105,7 @@ def _arguments(f: Function, args: Sequence[Any], in_axes: Any, loads: Any, row: 
             raise ArgumentError(message(f"{NAME}: loads has None or pf.Remote(buffer) for each argument, got {entry!r}",
                                         at=user_source(3)))
         _check_parts(entry, f"argument {name} of {function_name(f)}")
-        values[i] = join(loaded(NAME, entry, x, row, steps, f"argument {name} of {function_name(f)}", []), 0)
+        values[i] = join(loaded(NAME, entry, x, row, steps, f"argument {name} of {function_name(f)}"), 0)
         axes[i] = 0
     return values, axes
 
@@ -160,7 +159,8 @@ def _stored(x: Any, entries: Any, axes: Any, reduce: Any, row: Any, steps: int, 
                                         f"got {entry!r} and axis {axis!r}", at=user_source(3)))
         parts = cut(leaf, steps, axis % aval_of(leaf).ndim)
         entry.check(parts.aval.with_shape(parts.aval.shape[1:]), steps, f"{NAME}: {path}")
-        bind(RemoteWrite(entry.buffer), [row_number(entry.buffer, entry.at(row)), parts])
+        entry.buffer.check_varying(parts.aval)
+        entry.buffer.set_values(row_number(entry.buffer, entry.at(row)), parts)
         out.append(None)
     return tree.unflatten(structure, out)
 
@@ -177,5 +177,5 @@ def _taken(ct: Any, entries: Any, axes: Any, structure: tree.TreeDef, row: Any, 
     holes = iter([ct] if structure.is_leaf() else tree.prefix_leaves(ct, structure))
     paths = tree.paths(structure, "cotangent")
     return tree.unflatten(structure, [
-        x if entry is None else join(loaded(NAME, entry, x, row, steps, path, []), axis)
+        x if entry is None else join(loaded(NAME, entry, x, row, steps, path), axis)
         for x, entry, axis, path in zip(holes, options, dims, paths)])

@@ -1,18 +1,21 @@
 """Remote buffers as a user meets them: handles on memory that serialised functions read from and write to."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Union
+from dataclasses import dataclass, field
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from . import numpy as pnp
 from .api import is_index
-from .trace.aval import DEVICE, Aval
-from .trace.errors import ArgumentError, RangeError, ShapeError, message, user_source
-from .trace.prims import place
+from .trace.aval import DEVICE, REMOTE, Aval
+from .trace.errors import ArgumentError, AxisError, RangeError, ShapeError, message, user_source
+from .trace.prims import in_parts, of_parts, place
 from .trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
-from .trace.tracer import aval_of, bind
+from .trace.tracer import aval_of, bind, named_axes
+from .transforms.bodies import rebuilt
+from .transforms.scan import Scan
 
 Row = Union[int, None, Callable[[Any], Any]]
+Names = Union[str, Sequence[str], None]
 
 
 class Buffer(RemoteBuffer):
@@ -28,23 +31,89 @@ class Buffer(RemoteBuffer):
     def read(self, row: Any) -> Any:
         """The values of all steps of a row as they are now, stacked: a value in remote memory.
 
-        Raises RangeError for a row that is known and not there, InputError if nothing was written there yet.
+        Raises RangeError for a row that is known and not there, InputError if nothing was written there yet, AxisError
+        outside of `shard` for a buffer of replicas.
         """
-        return bind(RemoteRead(self), [row_number(self, row)])[0]
+        return self.values(row_number(self, row))
 
     def write(self, row: Any, x: Any) -> None:
         """Put the stacked values of all steps into a row.
 
-        Raises ShapeError if they are of another type, RangeError for a row that is known and not there.
+        Raises ShapeError if they are of another type, RangeError for a row that is known and not there, AxisError for
+        values that differ between replicas where the buffer has one for all.
         """
-        aval, want = aval_of(x), self.row_aval
-        if (aval.shape, aval.dtype) != (want.shape, want.dtype):
-            raise ShapeError(message(f"a row of {self.name} is {want.at(DEVICE)}, got {aval.at(DEVICE)}",
+        aval, shape = aval_of(x), (self.steps, *self.spec.shape)
+        if (aval.shape, aval.dtype) != (shape, self.spec.dtype):
+            raise ShapeError(message(f"a row of {self.name} is {self.spec.with_shape(shape)}, got {aval.at(DEVICE)}",
                                      at=user_source(2)))
-        bind(RemoteWrite(self), [row_number(self, row), place(x, want.memory)])
+        number = row_number(self, row)
+        self.check_varying(aval)
+        self.set_values(number, x)
+
+    def values(self, number: Any) -> Any:
+        """The values of all steps of a row."""
+        rows = self.kept(number)
+        return self.each_step(rows, self.whole) if self.shard_group else rows
+
+    def set_values(self, number: Any, x: Any) -> None:
+        """Write the values of all steps of a row."""
+        self.keep(number, self.each_step(x, self.part) if self.shard_group else x)
+
+    def kept(self, number: Any) -> Any:
+        """A row as it is kept: on a replica, if the buffer is one of replicas."""
+        return bind(RemoteRead(self, self.axes()), [number])[0]
+
+    def keep(self, number: Any, rows: Any) -> None:
+        """Write a row as it is kept."""
+        bind(RemoteWrite(self, self.axes()), [number, rows])
+
+    @property
+    def value_aval(self) -> Aval:
+        """The type of the value of a step on a replica."""
+        return self.spec.over(frozenset(self.varying)).at(REMOTE)
+
+    def axes(self) -> Tuple[Tuple[str, int], ...]:
+        """The axes over which rows vary, with their sizes. Raises AxisError for one not in scope."""
+        return self.sizes((*self.varying, *self.shard_group))
+
+    def sizes(self, names: Tuple[str, ...]) -> Tuple[Tuple[str, int], ...]:
+        """Axes with their sizes. Raises AxisError for one not in scope."""
+        found = named_axes() if names else {}
+        for name in names:
+            if name not in found:
+                raise AxisError(message(
+                    f"{self.name} is a buffer of replicas along {name!r}, which is no axis here",
+                    "way out: read and write it inside of pf.shard, over a mesh with this axis", at=user_source(3)))
+        return tuple([(name, found[name]) for name in names])
+
+    def check_varying(self, aval: Aval) -> None:
+        """Raise AxisError for a value that differs between replicas where the buffer has one for all."""
+        names = sorted(aval.varying - set(self.varying))
+        if names:
+            text = ", ".join(map(repr, names))
+            raise AxisError(message(
+                f"{self.name} holds one value for all replicas along {text}, got {aval.at(DEVICE)}",
+                f"way out: remote_buffer(..., varying={tuple(names) if len(names) > 1 else names[0]!r}), or keep it as "
+                "a value", at=user_source(3)))
+
+    def part(self, x: Any) -> Any:
+        """What a replica keeps of the value of a step."""
+        return in_parts(x, self.sizes(self.shard_group))
+
+    def whole(self, x: Any) -> Any:
+        """The value of a step, of which replicas keep parts."""
+        return of_parts(x, self.sizes(self.shard_group), self.spec.shape) if self.shard_group else x
+
+    def each_step(self, rows: Any, change: Callable[[Any], Any]) -> Any:
+        """Stacked values, changed step by step, in remote memory."""
+        aval = aval_of(rows)
+        body = rebuilt(self.name, [aval.with_shape(aval.shape[1:]).at(REMOTE)],
+                       lambda x: [place(change(place(x, DEVICE)), REMOTE)])
+        return bind(Scan(body, self.steps, 0, 0), [place(rows, REMOTE)])[0]
 
 
-def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] = None) -> Buffer:
+def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] = None, varying: Names = (),
+                  shard_group: Names = ()) -> Buffer:
     """A buffer in remote memory with `rows` rows, each with a value of type `spec` for each of `steps` steps.
 
     It is a reference. `batch_serialise` takes it in `loads` and `stores`, in a `pf.Remote`; then the parts of an array
@@ -72,7 +141,12 @@ def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] 
                                         at=user_source(2)))
     if name is not None and not isinstance(name, str):
         raise ArgumentError(message(f"remote_buffer: name is a text, got {name!r}", at=user_source(2)))
-    return Buffer(spec, int(steps), int(rows), name or "buffer")
+    names = tuple([(x,) if isinstance(x, str) else tuple(x) if isinstance(x, (tuple, list)) else (x,)
+                   for x in (varying, shard_group)])
+    if not all(isinstance(x, str) for x in names[0] + names[1]) or len({*names[0], *names[1]}) < len(sum(names, ())):
+        raise ArgumentError(message("remote_buffer: varying and shard_group name axes, each once, got "
+                                    f"{varying!r} and {shard_group!r}", at=user_source(2)))
+    return Buffer(spec, int(steps), int(rows), name or "buffer", *names)
 
 
 def row_number(buffer: RemoteBuffer, row: Any) -> Any:
@@ -95,22 +169,29 @@ class Remote:
     """Says in `loads` or `stores` of `batch_serialise` that parts lie in a row of a remote buffer.
 
     The serialised function is called with `row=r`, 0 unless said. `row` here says which row of the buffer that means:
-    an integer k is row r + k, None is row 0 whatever r is, and a function gives the row for r.
+    an integer k is row r + k, None is row 0 whatever r is, and a function gives the row for r. `shard_group` says again
+    which replicas keep parts of a value; it is that of the buffer.
 
     >>> Remote(remote_buffer(Aval((2,)), steps=3, rows=4, name="x"), row=1)
     Remote(buffer='x', row=1)
     """
 
-    buffer: RemoteBuffer
+    buffer: Buffer
     row: Row = 0
+    shard_group: Names = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.buffer, RemoteBuffer):
+        if not isinstance(self.buffer, Buffer):
             raise ArgumentError(message(f"Remote takes a buffer first, got {type(self.buffer).__name__}",
                                         "way out: Remote(pf.remote_buffer(spec, steps))", at=user_source(3)))
         if self.row is not None and not callable(self.row) and (not is_index(self.row) or self.row < 0):
             raise ArgumentError(message(f"Remote: row is a number of 0 or more, None or a function, got {self.row!r}",
                                         at=user_source(3)))
+
+        group = self.shard_group
+        if group is not None and ((group,) if isinstance(group, str) else group) != self.buffer.shard_group:
+            raise ArgumentError(message(f"Remote: {self.buffer.name} was made with shard_group="
+                                        f"{self.buffer.shard_group!r}, got {group!r}", at=user_source(3)))
 
     def at(self, row: Any) -> Any:
         """The number of the row in the buffer when the function is called with a row."""
@@ -133,18 +214,23 @@ class Remote:
                 at=user_source(4)))
 
 
-def loaded(name: str, option: Any, value: Any, row: Any, steps: int, path: str, found: List[Any]) -> Any:
-    """An argument with what its entry of `loads` says in place of None; these values are added to `found`.
+def loaded(name: str, option: Any, value: Any, row: Any, steps: int, path: str,
+           found: Optional[List[Tuple[Any, Buffer]]] = None) -> Any:
+    """An argument with what its entry of `loads` says in place of None: the stacked values of all steps.
 
-    Values that come from a buffer are stacked. Raises ArgumentError if a value was passed for one.
+    With a list `found` these are as they are kept, and added to it with their buffers. Raises ArgumentError if a value
+    was passed for one.
     """
     if isinstance(option, Remote):
         if value is not None:
             raise ArgumentError(message(f"{name}: {path} is loaded from {option.buffer.name}, but a value was "
                                         "passed for it", "way out: pass None for it", at=user_source(4)))
         option.check(option.buffer.spec, steps, f"{name}: {path}")
-        found += bind(RemoteRead(option.buffer), [row_number(option.buffer, option.at(row))])
-        return found[-1]
+        number = row_number(option.buffer, option.at(row))
+        if found is None:
+            return option.buffer.values(number)
+        found.append((option.buffer.kept(number), option.buffer))
+        return found[-1][0]
     if isinstance(option, dict) and isinstance(value, dict) and option.keys() == value.keys():
         return {k: loaded(name, option[k], value[k], row, steps, f"{path}[{k!r}]", found) for k in value}
     if isinstance(option, (list, tuple)) and type(option) is type(value) and len(option) == len(value):

@@ -278,11 +278,11 @@ class Builder:
         bound = dict(given)
         whole = wholes(jaxpr)
         bound.update((whole[a], bound[a]) for a in given if a in whole)
-        bound.update((v, self.handle(write.primitive.buffer))  # type: ignore[attr-defined]
+        bound.update((v, self.handle(write.primitive))
                      for v, write in made_in_place(jaxpr).items())
         for eqn in jaxpr.eqns:
             if isinstance(eqn.primitive, RemoteRead):
-                bound[eqn.outputs[0]] = self.handle(eqn.primitive.buffer)
+                bound[eqn.outputs[0]] = self.handle(eqn.primitive)
             for v in eqn.outputs:
                 if v in whole:
                     bound[v] = bound[whole[v]]
@@ -290,11 +290,12 @@ class Builder:
                     bound[v] = self.buffer(v)
         return bound
 
-    def handle(self, buffer: RemoteBuffer) -> Any:
+    def handle(self, access: Any) -> Any:
         """The program's own of a buffer that the user knows."""
+        buffer = access.buffer
         found = self.handles.get(buffer)
         if found is None:
-            found = self.handles[buffer] = self.buffer(self.layout.handle(buffer))
+            found = self.handles[buffer] = self.buffer(self.layout.handle(access))
             self.recording.main.wishes[id(found)] = identifier(buffer.name)
         return found
 

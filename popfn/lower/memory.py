@@ -15,7 +15,7 @@ from ..trace.prims import cut, join, place
 from ..trace.prims.binary import Gt
 from ..trace.prims.collectives import Pvary
 from ..trace.prims.memory import Parts, Place
-from ..trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
+from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead, RemoteWrite
 from ..trace.tracer import aval_of, bind, literal
 from ..transforms.bodies import Subgraph, is_far, is_remote, rebuilt
 from ..transforms.cond import Cond
@@ -51,9 +51,9 @@ class Layout:
         if isinstance(eqn.primitive, Place) and is_far(eqn.inputs[0]) and is_far(eqn.outputs[0]):
             self.tie(eqn.inputs[0], eqn.outputs[0])
         if isinstance(eqn.primitive, RemoteRead):
-            self.tie(self.handle(eqn.primitive.buffer), eqn.outputs[0])
+            self.tie(self.handle(eqn.primitive), eqn.outputs[0])
         if isinstance(eqn.primitive, RemoteWrite):
-            self.tie(self.handle(eqn.primitive.buffer), eqn.inputs[1])
+            self.tie(self.handle(eqn.primitive), eqn.inputs[1])
         for a, v in same_entries(eqn):
             self.tie(a, v)
         for graph in subgraphs(eqn):
@@ -61,13 +61,14 @@ class Layout:
                 self.tie(inner, outer)
             self.visit(graph.jaxpr)
 
-    def handle(self, buffer: RemoteBuffer) -> Var:
+    def handle(self, access: Access) -> Var:
         """A value that stands for all of a buffer."""
+        buffer = access.buffer
         found = self.handles.get(buffer)
         if found is None:
-            aval = buffer.row_aval
+            aval = access.row_aval
             found = self.handles[buffer] = Var(aval.with_shape((buffer.rows, *aval.shape)))
-            self.shape[found] = buffer.spec.shape
+            self.shape[found] = aval.shape[1:]
         return found
 
     def find(self, v: Var) -> Var:

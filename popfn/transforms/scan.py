@@ -13,18 +13,7 @@ from ..trace.aval import DEVICE, Aval, Placement, float16, float32
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.primitive import Linear, MappedAxis, Zero
-from ..trace.prims import (
-    add,
-    all_gather,
-    concat,
-    convert,
-    instantiate,
-    own_slice,
-    place,
-    reshape,
-    slice_axis,
-    transpose,
-)
+from ..trace.prims import add, convert, in_parts, instantiate, of_parts, place, transpose
 from ..trace.prims.lowering import px_dtype
 from ..trace.tracer import aval_of, bind
 from .bodies import (
@@ -388,28 +377,19 @@ def linearized(scan: Scan, mask: Mask) -> Linearized:
 
 
 def stored(scan: Scan, x: Any) -> Any:
-    """A value that the derivative needs, where it is kept: flat and in parts, if replicas have it in common."""
-    for name, size in scan.shards:
-        if name not in aval_of(x).varying:
-            n = aval_of(x).size
-            x = reshape(x, (n,))
-            if n % size:
-                x = concat([x, instantiate(Zero(aval_of(x).with_shape((-n % size,))))], 0)
-            x = own_slice(reshape(x, (size, -(-n // size))), name, size, 0)
-    return place(x, scan.residuals)
+    """A value that the derivative needs, where it is kept: in parts, if replicas have it in common."""
+    return place(in_parts(x, in_common(scan, aval_of(x))), scan.residuals)
 
 
 def loaded(scan: Scan, x: Any, aval: Aval) -> Any:
     """A value of this type that was kept."""
-    x = place(x, DEVICE)
-    sizes = [aval.size]
-    names = [(name, size) for name, size in scan.shards if name not in aval.varying]
-    for _, size in names:
-        sizes.append(-(-sizes[-1] // size))
-    for (name, size), n in zip(reversed(names), reversed(sizes[:-1])):
-        whole = all_gather(x, name, size, 0)
-        x = slice_axis(reshape(whole, (aval_of(whole).size,)), 0, 0, n)
-    return reshape(x, aval.shape) if names else x
+    axes = in_common(scan, aval)
+    return of_parts(place(x, DEVICE), axes, aval.shape) if axes else place(x, DEVICE)
+
+
+def in_common(scan: Scan, aval: Aval) -> Tuple[Tuple[str, int], ...]:
+    """The axes along which replicas keep parts of such a value."""
+    return tuple([(name, size) for name, size in scan.shards if name not in aval.varying])
 
 
 def invariant_vars(jaxpr: Jaxpr, num_consts: int) -> Set[Atom]:

@@ -241,38 +241,6 @@ def test_adam_with_sharded_state_is_adam(size):
         pf.tree.map(np.testing.assert_array_equal, session.state, other.state)
 
 
-# ---------------------------------------------------------------------------- remote buffers
-BUFFER = pf.remote_buffer(pf.spec((8,)), 3, 2, name="shared")
-
-
-def in_and_out(x):
-    """What all replicas have in common goes through a row, part by part."""
-    pf.batch_serialise(lambda x: pf.psum(x[0], ("dp", "tp")), 3, stores=pf.Remote(BUFFER), rows=2)(x, row=1)
-    return pf.batch_serialise(lambda x: x * 2, 3, loads=pf.Remote(BUFFER), rows=2)(None, row=1)
-
-
-def test_remote_buffers():
-    x = RNG.normal(size=(24, 8)).astype(np.float32)
-    sums = 2 * x.reshape(8, 3, 8).sum(0).reshape(-1)
-    check(pf.shard(in_and_out, MESH, P(("dp", "tp")), P()), lambda x: sums, x)
-
-
-@pytest.mark.parametrize("run", (lambda f: f(LONG[:8, :3]), lambda f: lowered(f, (LONG[:8, :3],))))
-@pytest.mark.parametrize("name, access", {
-    "'dp'": lambda x: BUFFER.write(0, x[0, 0] * np.ones((3, 8), np.float32)),
-    "'tp'": lambda x: BUFFER.read(pf.axis_index("tp")),
-    "'dp', 'tp'": lambda x: BUFFER.write(pf.axis_index("tp"), x[0, 0] * np.ones((3, 8), np.float32)),
-}.items())
-def test_a_buffer_is_one_for_all_replicas(name, access, run):
-    def f(x):
-        access(x)
-        return x
-    with pytest.raises(AxisError, match=r"varies over .*: 'shared' holds one value for all; keep it") as e:
-        run(pf.shard(f, MESH, P("dp"), P("dp")))
-    assert "varies over 'tp'" in str(e.value) if "tp" in name else "varies over 'dp'" in str(e.value)
-    assert "test_replicas.py" in str(e.value)
-
-
 # ---------------------------------------------------------------------------- collectives
 def collectives(x):
     i, j = pf.axis_index("tp"), pf.axis_index("dp")

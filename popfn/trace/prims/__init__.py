@@ -31,6 +31,8 @@ from .collectives import (
     all_gather as all_gather,
     all_to_all as all_to_all,
     axis_index as axis_index,
+    in_parts as in_parts,
+    of_parts as of_parts,
     own_slice as own_slice,
     pmax as pmax,
     pmin as pmin,

@@ -8,6 +8,7 @@ So a derivative is that of the one function of all lanes: `pvary` hands one valu
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Tuple
 
@@ -22,8 +23,8 @@ from .elementwise import convert, div
 from .indexing import take
 from .kinds import mul, safe_mul
 from .reduce import max_over, min_over
-from .shaping import Dims, check_axes, check_dtype, in_lanes, interned, moved, sum_over, to_front, transpose
-from .structural import iota
+from .shaping import Dims, check_axes, check_dtype, in_lanes, interned, moved, reshape, sum_over, to_front, transpose
+from .structural import concat, instantiate, iota, slice_axis
 
 Names = Tuple[str, ...]
 
@@ -332,6 +333,32 @@ def ppermute(x: Any, name: str, size: int, pairs: Tuple[Tuple[int, int], ...]) -
 def all_to_all(x: Any, name: str, size: int, split: int, concat: int) -> Any:
     """AllToAll."""
     return bind(interned(AllToAll, name, size, split, concat), (x,))
+
+
+def in_parts(x: Any, axes: Sequence[Tuple[str, int]]) -> Any:
+    """Of a value that all lanes along some axes have in common the part that a lane keeps: flat, padded with zeros."""
+    for name, size in axes:
+        n = aval_of(x).size
+        x = reshape(x, (n,))
+        if n % size:
+            x = concat([x, instantiate(Zero(aval_of(x).with_shape((-n % size,))))], 0)
+        x = own_slice(reshape(x, (size, -(-n // size))), name, size, 0)
+    return x
+
+
+def of_parts(x: Any, axes: Sequence[Tuple[str, int]], shape: Tuple[int, ...]) -> Any:
+    """The value of this shape of which each lane along the axes has a part."""
+    for k in reversed(range(len(axes))):
+        whole = all_gather(x, *axes[k], 0)
+        x = slice_axis(reshape(whole, (aval_of(whole).size,)), 0, 0, part_size(math.prod(shape), axes[:k]))
+    return reshape(x, shape)
+
+
+def part_size(size: int, axes: Sequence[Tuple[str, int]]) -> int:
+    """How many elements a lane keeps of so many."""
+    for _, count in axes:
+        size = -(-size // count)
+    return size
 
 
 Trace.pvary = staticmethod(pvary)

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import REMOTE, Aval, Placement
+from ..aval import REMOTE, Aval, AxisNames, Placement
 from ..errors import (
     ArgumentError,
     AxisError,
@@ -20,6 +20,10 @@ from ..errors import (
 )
 from ..primitive import MIXED, MappedAxis, Primitive, Zero
 from ..tracer import bind, current_trace
+from .collectives import part_size
+from .shaping import in_lanes
+
+NOWHERE: AxisNames = frozenset()
 
 
 class RemoteBuffer:
@@ -29,17 +33,21 @@ class RemoteBuffer:
     are `written`; a lowered program has a buffer of its own, which lasts as long as its session.
     """
 
-    def __init__(self, spec: Aval, steps: int, rows: int, name: str) -> None:
+    def __init__(self, spec: Aval, steps: int, rows: int, name: str, varying: Tuple[str, ...] = (),
+                 shard_group: Tuple[str, ...] = ()) -> None:
         self.spec = spec.strong
         self.steps = steps
         self.rows = rows
         self.name = name
+        self.varying = varying  # the axes along which each replica has a value of its own
+        self.shard_group = shard_group  # those along which replicas keep parts of a value that they have in common
         self.written: Dict[int, np.ndarray] = {}  # the rows that eager programs wrote
 
-    @property
-    def row_aval(self) -> Aval:
-        """The type of a row."""
-        return self.spec.with_shape((self.steps, *self.spec.shape)).at(REMOTE)
+    def entry(self, sizes: Mapping[str, int]) -> Aval:
+        """The type of what a replica keeps of the value of a step."""
+        if not self.shard_group:
+            return self.spec
+        return self.spec.with_shape((part_size(self.spec.size, [(n, sizes[n]) for n in self.shard_group]),))
 
     def row(self, number: np.ndarray) -> int:
         """A row's number, checked. Raises RangeError."""
@@ -56,12 +64,33 @@ class RemoteBuffer:
 class Access(Primitive):
     """A read or write of a row of a buffer, which is never left out, merged or moved past another one.
 
-    The first operand is the number of the row, an integer scalar.
+    The first operand is the number of the row, an integer scalar. `axes` are those over which rows vary, with their
+    sizes; vmap makes lanes of a row of them, one after the other, which `lanes` lists: each is an axis in front.
     """
 
     buffer: RemoteBuffer
+    axes: Tuple[Tuple[str, int], ...]
+    lanes: Tuple[str, ...]
     multiple: ClassVar[bool] = True
     has_effect: ClassVar[bool] = True
+
+    @property
+    def row_aval(self) -> Aval:
+        """The type of a row."""
+        sizes = dict(self.axes)
+        entry = self.buffer.entry(sizes)
+        lanes = [sizes[name] for name in self.lanes]
+        return entry.with_shape((*lanes, self.buffer.steps, *entry.shape)).at(REMOTE).over(
+            frozenset(sizes) - set(self.lanes))
+
+    def uses_axis(self, name: str) -> bool:
+        return name in dict(self.axes) and name not in self.lanes
+
+    def order(self) -> List[int]:
+        """Where a row that is kept has the axes of one with these lanes. Raises AxisError while lanes are missing."""
+        if len(self.lanes) < len(self.axes):
+            raise AxisError(f"{self.name}: {self.buffer!r} is one of replicas, it has no row outside of pf.shard")
+        return [self.lanes.index(name) for name, _ in self.axes]
 
     def check_row(self, row: Aval) -> None:
         """Raise DtypeError unless this is the type of a row's number."""
@@ -72,16 +101,23 @@ class Access(Primitive):
             raise DtypeError(f"{self.name}: the number of a row is an integer scalar, got {row}")
 
     def check_varying(self, avals: Sequence[Aval]) -> None:
-        """Raise AxisError if lanes have a row or a value of their own: a buffer is one for all lanes."""
-        for aval in avals:
-            if aval.varying:
-                names = ", ".join(map(repr, sorted(aval.varying)))
-                raise AxisError(f"{self.name} of {aval}, which varies over {names}: {self.buffer!r} holds one value "
-                                "for all; keep it as a value, or use the buffer outside of the mapped function")
+        """Raise AxisError for a row's number, or a value, that lanes have each of its own where the buffer is one."""
+        own = frozenset(dict(self.axes)) - set(self.lanes)
+        for aval, may in zip(avals, (NOWHERE, own)):
+            if not aval.varying <= may:
+                names = ", ".join(map(repr, sorted(aval.varying - may)))
+                what = "has one row for all at a time" if aval is avals[0] else "holds one value for all"
+                raise AxisError(f"{self.name} of {aval}, which varies over {names}: {self.buffer!r} {what}")
 
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
-        raise MissingRuleError(f"vmap of {self.name}: the lanes of {self.buffer!r} would meet in one buffer; "
-                               "use the buffer outside of vmap, or keep results as values")
+        if axis.name is None or not self.uses_axis(axis.name) or dims[0] is not None:
+            raise MissingRuleError(f"vmap of {self.name}: the lanes of {self.buffer!r} would meet in one buffer; "
+                                   "use the buffer outside of vmap, or keep results as values")
+        row, *values = args
+        kind: Any = type(self)
+        out = bind(kind(self.buffer, self.axes, (axis.name, *self.lanes)), [row, *(
+            in_lanes(x, d, axis) for x, d in zip(values, dims[1:]))])
+        return out, (0,) * len(out)
 
     def lower(self, px: Any, *tensors: Any) -> Any:
         raise NotImplementedError  # the builder knows the buffer
@@ -92,6 +128,8 @@ class RemoteRead(Access):
     """A row of a buffer as it is now, a value in remote memory."""
 
     buffer: RemoteBuffer
+    axes: Tuple[Tuple[str, int], ...] = ()
+    lanes: Tuple[str, ...] = ()
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
         self.check_varying(avals)
@@ -99,7 +137,7 @@ class RemoteRead(Access):
 
     def abstract(self, row: Aval) -> Tuple[Aval, ...]:
         self.check_row(row)
-        return (self.buffer.row_aval,)
+        return (self.row_aval,)
 
     def eval(self, row: np.ndarray) -> Tuple[np.ndarray, ...]:
         buffer = self.buffer
@@ -107,7 +145,8 @@ class RemoteRead(Access):
         if k not in buffer.written:
             raise InputError(message(f"row {k} of {buffer.name} is read, but nothing was written there",
                                      at=user_source(2)))
-        return (buffer.written[k].copy(),)
+        n = len(self.lanes)
+        return (np.array(buffer.written[k].transpose(*np.argsort(self.order()), *range(n, buffer.written[k].ndim))),)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         out = bind(self, primals)
@@ -123,25 +162,29 @@ class RemoteWrite(Access):
     """Put a value, the second operand, into a row of a buffer."""
 
     buffer: RemoteBuffer
+    axes: Tuple[Tuple[str, int], ...] = ()
+    lanes: Tuple[str, ...] = ()
 
     def operand_placements(self, avals: Sequence[Aval]) -> Sequence[Placement]:
         row, x = avals
-        return [super().operand_placements([row])[0], x.at(REMOTE).placement]
+        return [super().operand_placements([row])[0], self.row_aval.placement]
 
     def typed(self, avals: Tuple[Aval, ...]) -> Any:
+        self.check_row(avals[0])
         self.check_varying(avals)
         wanted = self.operand_placements(avals)
         return self.abstract(*avals) if [a.placement for a in avals] == list(wanted) else MIXED
 
     def abstract(self, row: Aval, x: Aval) -> Tuple[Aval, ...]:
         self.check_row(row)
-        want = self.buffer.row_aval
+        want = self.row_aval
         if (x.shape, x.dtype) != (want.shape, want.dtype):
             raise ShapeError(f"{self.name}: a row of {self.buffer!r} is {want}, got {x}")
         return ()
 
     def eval(self, row: np.ndarray, x: np.ndarray) -> Tuple[np.ndarray, ...]:
-        self.buffer.written[self.buffer.row(row)] = np.array(x)
+        k = self.buffer.row(row)
+        self.buffer.written[k] = np.array(x.transpose(*self.order(), *range(len(self.lanes), x.ndim)))
         return ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:

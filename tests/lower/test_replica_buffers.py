@@ -1,0 +1,232 @@
+"""Remote buffers inside of shard: one for all replicas, one of each, and in parts.
+
+The oracle is what goes in: the function of whole arrays without a buffer. A program's results are also those of its
+text, and equal bit by bit in all io modes.
+"""
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from test_replicas import MESH, MODES, check, lowered
+
+import popfn as pf
+import popfn.numpy as pnp
+from popfn import P
+from popfn.errors import ArgumentError, AxisError
+
+STEPS = 3
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(24, 5)).astype(np.float32)
+KINDS = {
+    "of each along dp": {"varying": "dp"},
+    "of each": {"varying": ("dp", "tp")},
+    "of each, named the other way round": {"varying": ["tp", "dp"]},
+    "of each along dp, in parts": {"varying": "dp", "shard_group": "tp"},
+    "of each along dp, in parts of one": {"varying": "dp", "shard_group": ("tp",)},
+}
+
+
+def buffer(kind, shape=(4, 5), rows=2):
+    return pf.remote_buffer(pf.spec(shape), STEPS, rows, name="b", **kind)
+
+
+# ---------------------------------------------------------------------------- programs on what a replica along dp has
+def serialised(b, mode):
+    def f(x):
+        pf.batch_serialise(lambda x: x * 2, STEPS, stores=pf.Remote(b, 1), io_mode=mode)(x)
+        return pf.batch_serialise(lambda v: v + 1, STEPS, loads=pf.Remote(b, 1), io_mode=mode)(None)
+    return f, lambda x: 2 * x + 1
+
+
+def by_row(b, mode):
+    def f(x):
+        b.write(0, x.reshape(STEPS, *b.spec.shape))
+        b.write(1, b.read(0) + 1)
+        return (pf.load(b.read(0)) * pf.load(b.read(1))).reshape(x.shape)
+    return f, lambda x: x * (x + 1)
+
+
+def in_phases(b, mode):
+    fwd, grad = pf.fwd_and_grad(pnp.sin, STEPS, stores=pf.Remote(b, 1), gradients=pf.Remote(b, 0), io_mode=mode)
+
+    def f(x):
+        _, residuals = fwd(x)
+        grad(residuals, pf.load(b.read(1)).reshape(x.shape))
+        return pf.load(b.read(0)).reshape(x.shape)
+    return f, lambda x: np.sin(x) * np.cos(x)
+
+
+def from_a_buffer(b, mode):
+    """The seed's sharded activations: cotangents that lie in parts in remote memory."""
+    fwd, grad = pf.fwd_and_grad(lambda x: pf.psum(x, "tp") ** 2 if "tp" in b.varying else x ** 2, STEPS,
+                                cotangents=pf.Remote(b, 1), io_mode=mode, residuals=P("tp"))
+
+    def f(x):
+        b.write(1, x.reshape(STEPS, *b.spec.shape))
+        return grad(fwd(x)[1])[0]
+    return f, lambda x: (8 if "tp" in b.varying else 2) * x * x
+
+
+def in_layers(b, mode):
+    """One serialised function for all rows, in a loop over them."""
+    layer = pf.batch_serialise(lambda x: x * 0.5, STEPS, loads=pf.Remote(b), stores=pf.Remote(b, 1), io_mode=mode,
+                               rows=b.rows - 1)
+
+    def f(x):
+        b.write(0, x.reshape(STEPS, *b.spec.shape))
+        pf.fori_loop(0, b.rows - 1, lambda i, c: (layer(None, row=i), c)[1], np.float32(0))
+        return pf.load(b.read(b.rows - 1)).reshape(x.shape)
+    return f, lambda x: x * 0.5 ** (b.rows - 1)
+
+
+PROGRAMS = {f.__name__: f for f in (serialised, by_row, in_phases, from_a_buffer, in_layers)}
+
+
+def sharded(f, b):
+    """On the mesh; with a value on each replica along tp they are equal, and so is their mean."""
+    if "tp" in b.varying:
+        return pf.shard(lambda x: pf.pmean(f(pf.pvary(x, "tp")), "tp"), MESH, P("dp"), P("dp"))
+    return pf.shard(f, MESH, P("dp"), P("dp"))
+
+
+def agree(program, kind, x, shape):
+    results = []
+    for mode in MODES:
+        f, oracle = program(buffer(kind, shape), mode)
+        on_mesh = sharded(f, buffer(kind))
+        made = check(on_mesh, oracle, x, io_tiles=32)
+        with pf.Session(made) as session:
+            results.append(session.run(x))
+            np.testing.assert_array_equal(session.run(x), results[0])
+        np.testing.assert_allclose(pf.jit(on_mesh)(x), oracle(x), rtol=2e-5, atol=2e-5)
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name, kind):
+    made = agree(PROGRAMS[name], KINDS[kind], X, (4, 5))
+    entry = "(5,)" if "parts" in kind else "(4, 5)"
+    assert re.search(rf"= popxl.remote_buffer\({re.escape(entry)}, popxl.float32, {2 * STEPS}\)", made.as_text())
+
+
+@settings(max_examples=max(10, settings.default.max_examples // 10))
+@given(st.sampled_from(sorted(PROGRAMS)), st.sampled_from(sorted(KINDS)), st.integers(1, 3), st.integers(1, 4))
+def test_random_sizes(name, kind, n, m):
+    """Parts are padded where they do not divide."""
+    x = np.linspace(-2, 2, 2 * STEPS * n * m, dtype=np.float32).reshape(-1, m)
+    agree(PROGRAMS[name], KINDS[kind], x, (n, m))
+
+
+@pytest.mark.parametrize("kind", ("of each along dp", "of each along dp, in parts"))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_xla(name, kind, monkeypatch):
+    monkeypatch.setenv("POPFN_ENGINE", "xla")
+    b = buffer(KINDS[kind])
+    f, oracle = PROGRAMS[name](b, "io_overlapped")
+    with pf.Session(lowered(sharded(f, b), (X,), io_tiles=32)) as session:
+        np.testing.assert_allclose(session.run(X), oracle(X), rtol=2e-5, atol=2e-5)
+
+
+def test_each_replica_has_its_own():
+    b = buffer({"varying": ("tp", "dp")}, (1,))
+
+    def f(x):
+        b.write(1, x.reshape(STEPS, 1))
+        pf.psum(x, ("dp", "tp"))
+        return pf.load(b.read(1)).reshape(-1)
+    x = np.arange(24, dtype=np.float32)
+    check(pf.shard(f, MESH, P(("dp", "tp")), P(("dp", "tp"))), lambda x: x, x)
+
+
+def test_rows_last_over_runs_and_calls():
+    b = buffer(KINDS["of each along dp, in parts"])
+    put = pf.shard(lambda x: (b.write(0, x.reshape(STEPS, 4, 5)), x)[1], MESH, P("dp"), P("dp"))
+    get = pf.shard(lambda: pf.load(b.read(0)).reshape(12, 5), MESH, (), P("dp"))
+    put(X)
+    np.testing.assert_array_equal(get(), X)
+    np.testing.assert_array_equal(pf.jit(get)(), X)
+
+    def both(is_new, x):
+        pf.cond(is_new, lambda: b.write(0, x.reshape(STEPS, 4, 5)), lambda: None)
+        return pf.load(b.read(0)).reshape(12, 5)
+    made = pf.lower(pf.shard(both, MESH, (P(), P("dp")), P("dp")), np.array(True), X)
+    with pf.Session(made) as session:
+        session.run(np.array(True), X)
+        np.testing.assert_array_equal(session.run(np.array(False), X * 0), X)
+
+
+def test_one_for_all_replicas():
+    b = buffer({}, (8,))
+
+    def f(x):
+        pf.batch_serialise(lambda x: pf.psum(x[0], ("dp", "tp")), STEPS, stores=pf.Remote(b), rows=2)(x, row=1)
+        return pf.batch_serialise(lambda x: x * 2, STEPS, loads=pf.Remote(b), rows=2)(None, row=1)
+    x = RNG.normal(size=(24, 8)).astype(np.float32)
+    check(pf.shard(f, MESH, P(("dp", "tp")), P()), lambda x: 2 * x.reshape(8, STEPS, 8).sum(0).reshape(-1), x)
+
+
+# ---------------------------------------------------------------------------- errors
+ONE, EACH = buffer({}), buffer({"varying": "dp"})
+PARTS = buffer(KINDS["of each along dp, in parts"])
+BAD = {
+    "a value of each": (
+        lambda x: ONE.write(0, x.reshape(3, 4, 5)), AxisError,
+        "b holds one value for all replicas along 'dp', got f32[3,4,5]{dp}",
+        "way out: remote_buffer(..., varying='dp'), or keep it as a value"),
+    "parts of what differs": (
+        lambda x: PARTS.write(0, pf.axis_index("tp") + x.reshape(3, 4, 5)), AxisError,
+        "b holds one value for all replicas along 'tp', got f32[3,4,5]{dp,tp}",
+        "way out: remote_buffer(..., varying='tp'), or keep it as a value"),
+    "stored": (
+        lambda x: pf.batch_serialise(lambda x: x, 3, stores=pf.Remote(ONE))(x), AxisError,
+        "b holds one value for all replicas along 'dp', got f32[4,5]{dp}",
+        "way out: remote_buffer(..., varying='dp'), or keep it as a value"),
+    "of a phase": (
+        lambda x: pf.fwd_and_grad(lambda x: x, 3, stores=pf.Remote(ONE))[0](x), AxisError,
+        "b holds one value for all replicas along 'dp', got f32[3,4,5]{dp}",
+        "way out: remote_buffer(..., varying='dp'), or keep it as a value"),
+    "a row of each": (
+        lambda x: EACH.read(pf.axis_index("dp")), AxisError,
+        "remote_read of i32[]{dp}, which varies over 'dp': 'b' has one row for all at a time", None),
+    "of other replicas": (
+        lambda x: buffer({"varying": "pp"}).read(0), AxisError,
+        "b is a buffer of replicas along 'pp', which is no axis here",
+        "way out: read and write it inside of pf.shard, over a mesh with this axis"),
+}
+
+
+@pytest.mark.parametrize("run", (lambda f: f(X), lambda f: lowered(f, (X,))))
+@pytest.mark.parametrize("name", BAD)
+def test_errors(name, run):
+    access, kind, text, advice = BAD[name]
+    with pytest.raises(kind) as e:
+        run(pf.shard(lambda x: (access(x), x)[1], MESH, P("dp"), P("dp")))
+    lines = str(e.value).split("\n  ")
+    assert lines[0] == text and re.match(r"at .*test_replica_buffers.py:\d+", lines[1]), lines
+    assert advice is None or lines[2] == advice
+
+
+@pytest.mark.parametrize("call, kind, text", (
+    (lambda: EACH.read(0), AxisError, "b is a buffer of replicas along 'dp', which is no axis here"),
+    (lambda: PARTS.write(0, np.ones((3, 4, 5), np.float32)), AxisError, "b is a buffer of replicas along 'dp'"),
+    (lambda: buffer({"varying": 3}), ArgumentError,
+     "remote_buffer: varying and shard_group name axes, each once, got 3 and ()"),
+    (lambda: buffer({"varying": "dp", "shard_group": ("tp", "dp")}), ArgumentError,
+     "remote_buffer: varying and shard_group name axes, each once, got 'dp' and ('tp', 'dp')"),
+    (lambda: pf.Remote(PARTS, shard_group="dp"), ArgumentError,
+     "Remote: b was made with shard_group=('tp',), got 'dp'"),
+    (lambda: pf.Remote(EACH, shard_group="tp"), ArgumentError, "Remote: b was made with shard_group=(), got 'tp'"),
+))
+def test_errors_outside(call, kind, text):
+    with pytest.raises(kind, match=re.escape(text)) as e:
+        call()
+    assert "test_replica_buffers.py" in str(e.value)
+
+
+def test_the_group_may_be_said_again():
+    assert pf.Remote(PARTS, shard_group="tp") != pf.Remote(PARTS, 1, shard_group=("tp",))
+    assert "shard_group" not in repr(pf.Remote(PARTS, shard_group="tp"))
