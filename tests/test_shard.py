@@ -511,6 +511,16 @@ FOUND: Dict[str, Tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "a rule that pushes a checkpoint forward": (
         lambda x: pf.grad(lambda x: with_rule(lambda x: sharded(pf.checkpoint(pnp.sin), P("dp"), P("dp"))(x * 2))(
             x).sum())(x), lambda x: 2 * np.cos(2 * x)),
+    "a rule that pushes a checkpoint of jit forward": (
+        lambda x: pf.grad(lambda x: with_rule(pf.checkpoint(pf.jit(pnp.sin)))(x).sum())(x), np.cos),
+    "a rule that pushes a checkpoint of a scan forward": (
+        lambda x: pf.grad(lambda x: with_rule(pf.checkpoint(
+            lambda x: pf.scan(lambda c, _: (c * c, None), x, None, length=2)[0]))(x).sum())(x), lambda x: 4 * x ** 3),
+    "a rule that pushes a checkpoint of a branch forward": (
+        lambda x: pf.grad(lambda x: with_rule(pf.checkpoint(
+            lambda x: pf.cond(x[1] > 0, pnp.sin, pnp.cos, x)))(x).sum())(x), np.cos),
+    "a rule that pushes a checkpoint of parts forward": (
+        lambda x: pf.grad(lambda x: with_rule(pf.checkpoint(pf.batch_serialise(pnp.sin, 2)))(x).sum())(x), np.cos),
     "sums over no axes": (
         lambda x: sharded(lambda x: pf.psum(x, ()) + pf.pmean(x, ()) + pf.pmax(x, ()), P("dp"), P("dp"))(x),
         lambda x: 3 * x),

@@ -43,13 +43,14 @@ def linear_parts(jaxpr: Jaxpr, mask: Mask, fault: str) -> Parts:
         forward = without_dead_code(Jaxpr(forward.inputs, still + residuals, forward.eqns, forward.constvars,
                                           forward.constants, jaxpr.name))
         # A checkpoint's tangents are found in one equation with its results, which may be all that is used of it.
-        flat = without_dead_code(inlined(forward, (Call, Checkpoint), deep=True), operands=True)
+        flat = flattened(forward)
         culprit, unsure = dependent(flat, mask)
         if unsure and not culprit and any(jvp_jaxpr(flat, mask).moves):
             culprit = unsure
         moving = {v for v, on in zip(forward.inputs, mask) if on}
-        inside = {v for v, a in zip(cut.linear.inputs, residuals) if a in moving}
-        culprit = culprit or next((e for e in cut.linear.eqns if not inside.isdisjoint(e.inputs)), None)
+        linear = flattened(cut.linear)
+        inside = {v for v, a in zip(linear.inputs, residuals) if a in moving}
+        culprit = culprit or next((e for e in linear.eqns if not inside.isdisjoint(e.inputs)), None)
         if culprit:
             raise ArgumentError(message(fault, f"seen: {where(culprit.source)}"))
         with Trace(jaxpr.name) as trace:
@@ -57,6 +58,11 @@ def linear_parts(jaxpr: Jaxpr, mask: Mask, fault: str) -> Parts:
             fixed = trace.finish(inline(forward, args))
         return Parts(checked(without_dead_code(fixed)), cut.linear, cut.moves)
     return jaxpr.remember(("linear parts", mask), make)
+
+
+def flattened(jaxpr: Jaxpr) -> Jaxpr:
+    """The program in which what is computed and not used has no place to hide."""
+    return without_dead_code(inlined(jaxpr, (Call, Checkpoint), deep=True), operands=True)
 
 
 class Dependent(NamedTuple):
