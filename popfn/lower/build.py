@@ -296,7 +296,7 @@ class Builder:
         found = self.handles.get(buffer)
         if found is None:
             found = self.handles[buffer] = self.buffer(self.layout.handle(access))
-            self.recording.main.wishes[id(found)] = identifier(buffer.name)
+            self.recording.main.wishes[id(found)] = identifier(buffer.name) or "buffer"
         return found
 
     def row_entry(self, row: Atom, x: Any, jaxpr: Jaxpr, env: Dict[Atom, Any]) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from ..trace.aval import Aval
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.primitive import MappedAxis, Primitive, Zero
+from ..trace.prims.remote import RemoteRead
 from ..trace.tracer import Trace, bind
 from .bodies import guard
 from .call import Call, Routine
@@ -117,8 +118,20 @@ def recomputed(forward: Jaxpr, residuals: Sequence[Atom], policy: Policy) -> Tup
 
 
 def values_kept(eqn: Eqn, policy: Policy) -> Sequence[Atom]:
-    """What a policy keeps at an equation: its results, or the value that it gives a name."""
+    """What a policy keeps at an equation: its results, or the value that it gives a name.
+
+    What was read from a buffer is kept by all of them: something else may lie there by the time of the second pass.
+    """
+    if reads_buffer(eqn):
+        return eqn.outputs
     if isinstance(policy, str):
         return eqn.outputs if policy == "everything" or policy == "dots" and eqn.primitive.name in DOTS else ()
     named = isinstance(eqn.primitive, CheckpointName) and eqn.primitive.label in policy
     return [a for a in eqn.inputs if named and isinstance(a, Var)]
+
+
+def reads_buffer(eqn: Eqn) -> bool:
+    """Whether the equation, or one in a jaxpr that it holds, reads a remote buffer."""
+    primitive: Any = eqn.primitive
+    return isinstance(primitive, RemoteRead) or any(
+        any(map(reads_buffer, jaxpr.eqns)) for jaxpr in getattr(primitive, "jaxprs", ()))

@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 import pytest
 from serial_cases import Ran, by_definition, by_session, by_text, close, f32, i32, leaves, same, specs
+from test_text import module
 
 import popfn as pf
 import popfn.numpy as pnp
@@ -469,3 +470,52 @@ def test_all_lanes_read_one_row(read: Callable[..., Any]) -> None:
     x = np.stack([X, X + 1, X * 2])
     close(by_definition(f, [(x,)]), Ran([[x * X]], [[]]), "eager")
     close(by_session(pf.lower(f, specs(x), target="host"), [(x,)]), Ran([[x * X]], [[]]), "lowered")
+
+
+@pytest.mark.parametrize("name", ("_", "__", "1", "class", "a b"))
+def test_names_that_are_no_identifiers(name: str) -> None:
+    b = buffer(name)
+
+    def f(x: Any) -> Any:
+        b.write(0, x)
+        return b.read(0)
+    text = pf.lower(f, pf.spec(VALUE)).as_text()
+    out, = module(text)["main"]({"x": np.ones(VALUE, f32)}).values()
+    np.testing.assert_array_equal(out, np.ones(VALUE, f32))
+
+
+# ---------------------------------------------------------------------------- checkpoint
+OF_A_ROW = {
+    "plain": lambda b, w: pnp.sin(w * b.read(0)),
+    "jit": lambda b, w: pf.jit(lambda w: pnp.sin(w * b.read(0)))(w),
+    "scan": lambda b, w: pf.scan(lambda c, _: (pnp.sin(c * b.read(0)).sum(), None), w, None, length=2)[0],
+    "while_loop": lambda b, w: pf.while_loop(
+        lambda c: c[0] < 2, lambda c: (c[0] + 1, pnp.sin(c[1] * b.read(0)).sum()), (0, w), max_steps=3)[1],
+    "cond": lambda b, w: pf.cond(w > 0, lambda: pnp.sin(w * b.read(0)), lambda: pnp.cos(w * b.read(0))),
+    "checkpoint": lambda b, w: pf.checkpoint(lambda w: pnp.sin(w * b.read(0)))(w),
+    "batch_serialise": lambda b, w: SERIAL(lambda w, v: pnp.sin(w * v), STEPS, (None, 0), loads=(None, pf.Remote(b)))(
+        w, None),
+    "recomputed": lambda b, w: SERIAL(lambda x: pnp.sin(w * x * b.read(0)).sum(), 2, reduce="sum",
+                                      residuals="recompute")(np.arange(4, dtype=np.float32)),
+}
+
+
+@pytest.mark.parametrize("policy", ("nothing", "dots"))
+@pytest.mark.parametrize("name", OF_A_ROW)
+def test_what_was_read_is_not_read_again(name: str, policy: str) -> None:
+    """The derivative is that of the values of the forward pass, whatever lies in the row later."""
+    def gradient(wrap: Any) -> Any:
+        b = buffer()
+
+        def loss(w: Any) -> Any:
+            b.write(0, np.full((STEPS, *PART), 3, np.float32))
+            y = pnp.sum(wrap(lambda w: OF_A_ROW[name](b, w))(w))
+            b.write(0, np.full((STEPS, *PART), 7, np.float32))
+            return y
+        return pf.grad(loss)
+    w = np.float32(0.5)
+    want = gradient(lambda f: f)(w)
+    f = gradient(lambda f: pf.checkpoint(f, policy=policy))
+    with pf.Session(pf.lower(f, w)) as session:
+        for got in (f(w), pf.jit(f)(w), session.run(w)):
+            np.testing.assert_allclose(got, want, rtol=1e-5)

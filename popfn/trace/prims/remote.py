@@ -54,7 +54,7 @@ class RemoteBuffer:
         if not 0 <= int(number) < self.rows:
             trace = current_trace()
             raise RangeError(message(f"row {int(number)} of {self.name} is out of range, it has {self.rows}",
-                                     at=trace.source if trace else None))
+                                     at=trace.source if trace else user_source(2)))
         return int(number)
 
     def __repr__(self) -> str:  # printed jaxprs hold it, and strings can be read back
