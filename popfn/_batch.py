@@ -4,13 +4,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _tracing as tracing
+from . import _tracing as tracing, numpy as pnp
 from ._axes import argument_axes, argument_entries, result_entries
 from ._remote import Buffer, Remote, loaded, row_number
 from ._shard import P
 from .api import Function, decorator, is_index, wraps
 from .trace import prims, tree
-from .trace.aval import DEVICE, FLOAT8, HOST, REMOTE, Aval, bool_, uint32
+from .trace.aval import DEVICE, FLOAT8, HOST, REMOTE, Aval, bool_, int32, uint32
 from .trace.errors import ArgumentError, AxisError, RangeError, function_name, message, user_source
 from .trace.jaxpr import Jaxpr
 from .trace.primitive import Zero
@@ -168,7 +168,7 @@ def given_row(name: str, row: Any, rows: int) -> Any:
         raise RangeError(message(f"{name}: row {row} is out of range, the function serves {rows} row{'s' * (rows > 1)}",
                                  f"way out: {name}(..., rows={int(row) + 1})" if row >= 0 else None,
                                  at=user_source(3)))
-    return row
+    return row if is_index(row) else pnp.asarray(row, dtype=int32)
 
 
 def _loaded(f: Function, args: Sequence[Any], loads: Any, row: Any, steps: int,

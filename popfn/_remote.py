@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from . import numpy as pnp
 from .api import is_index
-from .trace.aval import DEVICE, REMOTE, Aval
+from .trace.aval import DEVICE, REMOTE, Aval, int32
 from .trace.errors import ArgumentError, AxisError, RangeError, ShapeError, message, user_source
 from .trace.prims import in_parts, of_parts, place
 from .trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
@@ -161,7 +161,7 @@ def row_number(buffer: RemoteBuffer, row: Any) -> Any:
     if aval.ndim or aval.dtype.kind not in "iu":
         raise ArgumentError(message(f"the number of a row of {buffer.name} is an integer, got {aval}",
                                     at=user_source(3)))
-    return pnp.asarray(row)
+    return pnp.asarray(row, dtype=int32)  # 8 bits are enough for a row, and not for what is computed of it
 
 
 @dataclass(frozen=True)

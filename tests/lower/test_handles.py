@@ -484,6 +484,20 @@ def test_names_that_are_no_identifiers(name: str) -> None:
     np.testing.assert_array_equal(out, np.ones(VALUE, f32))
 
 
+def test_rows_of_8_bits_do_not_wrap() -> None:
+    b = pf.remote_buffer(pf.spec(PART), STEPS, 301)
+
+    def f(row: Any) -> Any:
+        for k in (44, 200, 300):
+            b.write(k, np.full(VALUE, k, f32))
+        return pf.load(b.read(row))[0, 0, 0], SERIAL(lambda v: v, STEPS, loads=pf.Remote(b, 100), rows=201)(
+            None, row=row)[0, 0], pf.scan(lambda c, r: (c, b.read(r)), None, row[None])[1][0, 0, 0, 0]
+    row = np.array(200, np.uint8)
+    with pf.Session(pf.lower(f, row)) as session:
+        for got in (f(pnp.asarray(row)), pf.jit(f)(row), session.run(row)):
+            np.testing.assert_array_equal(got, [200, 300, 200])
+
+
 # ---------------------------------------------------------------------------- checkpoint
 OF_A_ROW = {
     "plain": lambda b, w: pnp.sin(w * b.read(0)),

@@ -192,6 +192,10 @@ BAD = {
     "a row of each": (
         lambda x: EACH.read(pf.axis_index("dp")), AxisError,
         "remote_read of i32[]{dp}, which varies over 'dp': 'b' has one row for all at a time", None),
+    "in a branch for some": (
+        lambda x: pf.cond(x[0, 0] > 0, lambda: ONE.write(0, pnp.ones((3, 4, 5))), lambda: None), AxisError,
+        "cond: a branch writes to 'b', which is one for all replicas along axis 'dp', while it depends on the replica "
+        "whether they get there", "way out: write outside, or make the buffer with varying="),
     "of other replicas": (
         lambda x: buffer({"varying": "pp"}).read(0), AxisError,
         "b is a buffer of replicas along 'pp', which is no axis here",
@@ -208,6 +212,21 @@ def test_errors(name, run):
     lines = str(e.value).split("\n  ")
     assert lines[0] == text and re.match(r"at .*test_replica_buffers.py:\d+", lines[1]), lines
     assert advice is None or lines[2] == advice
+
+
+@pytest.mark.parametrize("run", (lambda f: f(), lambda f: pf.jit(f)()), ids=("eager", "jit"))
+@pytest.mark.parametrize("kind", ({"varying": ("dp", "tp")}, {"varying": "dp", "shard_group": "tp"}))
+def test_rows_of_another_mesh(kind, run):
+    b = buffer(kind, (1, 6))
+    x = np.arange(36, dtype=np.float32).reshape(6, 6)
+    meshes = pf.Mesh(dp=2, tp=3), pf.Mesh(dp=3, tp=2)
+    own = P(("dp", "tp")) if "shard_group" not in kind else P("dp")
+    pf.shard(lambda x: (b.write(0, pnp.broadcast_to(x[:1], (3, 1, 6))), x)[1], meshes[0], own, own)(x)
+    get = [lambda mesh=mesh: pf.shard(lambda: pf.load(b.read(0))[0], mesh, (), own)() for mesh in meshes]
+    with pytest.raises(AxisError, match=r"row 0 of b was written on replicas of another mesh than dp=3 x tp=2") as e:
+        run(get[1])
+    assert "way out: a buffer for each mesh" in str(e.value) and "test_replica_buffers.py" in str(e.value)
+    np.testing.assert_array_equal(run(get[0]), x if own == P(("dp", "tp")) else x[::3])
 
 
 @pytest.mark.parametrize("call, kind, text", (

@@ -145,8 +145,13 @@ class RemoteRead(Access):
         if k not in buffer.written:
             raise InputError(message(f"row {k} of {buffer.name} is read, but nothing was written there",
                                      at=user_source(2)))
-        n = len(self.lanes)
-        return (np.array(buffer.written[k].transpose(*np.argsort(self.order()), *range(n, buffer.written[k].ndim))),)
+        n, kept = len(self.lanes), buffer.written[k]
+        found = np.array(kept.transpose(*np.argsort(self.order()), *range(n, kept.ndim)))
+        if found.shape != self.row_aval.shape:
+            raise AxisError(message(f"row {k} of {buffer.name} was written on replicas of another mesh than "
+                                    + " x ".join(f"{name}={size}" for name, size in self.axes),
+                                    "way out: a buffer for each mesh", at=user_source(2)))
+        return (found,)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         out = bind(self, primals)
