@@ -82,6 +82,13 @@ class Built(NamedTuple):
         """How many elements of a stream a run takes at most."""
         return int(self.ir.num_host_transfers)
 
+    def unused(self) -> Dict[Any, np.ndarray]:
+        """Arrays for the output streams that are no results."""
+        results = {store.stream for store in self.stores if store is not None}
+        lead = [n for n in (self.transfers, math.prod(size for _, size in self.mesh)) if n > 1]
+        return {s: np.empty((*lead, *s.shape), s.dtype.as_numpy())
+                for s in self.ir.get_all_d2h_streams() if s not in results}
+
 
 def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0) -> Built:
     """The Ir of a jaxpr, with so many IO tiles.
@@ -371,6 +378,7 @@ class Builder:
             if isinstance(primitive, Place):
                 self.move(eqn, jaxpr, env, bound)
                 continue
+            collectives.check_branch(eqn)
             atoms: Sequence[Atom] = eqn.inputs
             jaxprs = getattr(primitive, "jaxprs", None)
             if not all(a.aval.size for a in atoms):

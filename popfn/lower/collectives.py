@@ -1,12 +1,14 @@
 """Collectives over the axes of a mesh in PopXL: over the groups of replicas that differ along these axes alone."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from itertools import chain
+from typing import Any, Callable, Dict, Iterator, List
 
 import numpy as np
 
 from ..trace.aval import AxisNames
-from ..trace.jaxpr import Atom, Jaxpr
+from ..trace.errors import LoweringError, message
+from ..trace.jaxpr import Atom, Eqn, Jaxpr
 from ..trace.prims.collectives import (
     AllGather,
     AllToAll,
@@ -19,6 +21,8 @@ from ..trace.prims.collectives import (
     Psum,
     Pvary,
 )
+from ..transforms.cond import Cond
+from ..transforms.loop import While
 from ..transforms.shard import Axes
 from .replicas import groups
 
@@ -31,6 +35,29 @@ def meetings(primitive: Collective, mesh: Axes) -> List[AxisNames]:
         return []
     names = frozenset(primitive.axes)
     return [names] if groups(mesh, names)[0] is not None else [frozenset((name,)) for name in sorted(names)]
+
+
+def check_branch(eqn: Eqn) -> None:
+    """Raise LoweringError for a branch or loop that only some replicas get to, if it has what all take part in."""
+    primitive: Any = eqn.primitive
+    differs = eqn.inputs[0].aval if isinstance(primitive, Cond) else primitive.cond.out_avals[0] if isinstance(
+        primitive, While) else None
+    if differs is None or not differs.varying:
+        return
+    for name in chain.from_iterable(map(taken_part_in, primitive.jaxprs)):
+        raise LoweringError(message(
+            f"{primitive.name}: its condition varies over {', '.join(map(repr, sorted(differs.varying)))}, and all "
+            f"replicas take part in {name}, which is in it",
+            f"way out: use {name} outside, and pass what it gives", at=eqn.source))
+
+
+def taken_part_in(jaxpr: Jaxpr) -> Iterator[str]:
+    """The names of the collectives of a jaxpr, and of those that it holds."""
+    for eqn in jaxpr.eqns:
+        if isinstance(eqn.primitive, Collective) and not isinstance(eqn.primitive, Pvary):
+            yield eqn.primitive.name
+        for held in getattr(eqn.primitive, "jaxprs", ()):
+            yield from taken_part_in(held)
 
 
 def scatters(jaxpr: Jaxpr) -> Dict[Atom, Atom]:

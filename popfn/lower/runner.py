@@ -34,14 +34,13 @@ def compile_flat(jaxpr: Jaxpr, names: Sequence[str], target: str = "host") -> Ca
     session.__enter__()
     lock = threading.Lock()
     loads = [(i, stream) for i, stream in enumerate(built.loads) if stream is not None]
-    used = {s.stream for s in built.stores if s is not None}
-    others = [s for s in built.ir.get_all_d2h_streams() if s not in used]
+    unused = built.unused()
     transfers = built.transfers
 
     def call(arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
         feeds = {load.stream: load.fed(arrays[i], transfers) for i, load in loads}
         outputs = [np.empty(a.aval.shape, a.aval.dtype) for a in jaxpr.outputs]
-        results = {s: np.empty(s.shape, s.dtype.as_numpy()) for s in others}
+        results = dict(unused)
         stores = [(store, x) for store, x in zip(built.stores, outputs) if store is not None]
         results.update((store.stream, store.place_for(x, transfers)) for store, x in stores)
         with lock:

@@ -70,8 +70,7 @@ class Session:
         self._state = [Leaf(program.paths[i], avals[i], v) for i, v in zip(program.state_leaves, built.variables)]
         self._kept: Dict[str, np.ndarray] = {}  # leaves that the program neither reads nor changes
         first = self._state_arrays(state, "Session(state=...)") if arguments else []
-        results = {leaf.handle.stream for leaf in self._outputs if leaf.handle is not None}
-        self._nothing = [s for s in built.ir.get_all_d2h_streams() if s not in results]
+        self._unused = built.unused()
         self._px = program.target.module.Session(built.ir, device)
         self._stale = False  # a run may have changed variables on the device
         if arguments:
@@ -115,8 +114,7 @@ class Session:
                 feeds[load.stream] = load.fed(x, self._transfers)
         stores = [(leaf.handle, x) for x, leaf in zip(outputs, self._outputs) if leaf.handle is not None]
         results = {store.stream: store.place_for(x, self._transfers) for store, x in stores}
-        for stream in self._nothing:
-            results[stream] = np.empty(stream.shape, stream.dtype.as_numpy())
+        results.update(self._unused)
         self._stale = True
         self._px.run_with_outputs(feeds, results)
         for store, x in stores:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from test_replicas import MESH, MODES, check, lowered
+from test_text import module
 
 import popfn as pf
 import popfn.numpy as pnp
@@ -167,6 +168,21 @@ def test_one_for_all_replicas():
         return pf.batch_serialise(lambda x: x * 2, STEPS, loads=pf.Remote(b), rows=2)(None, row=1)
     x = RNG.normal(size=(24, 8)).astype(np.float32)
     check(pf.shard(f, MESH, P(("dp", "tp")), P()), lambda x: 2 * x.reshape(8, STEPS, 8).sum(0).reshape(-1), x)
+
+
+@pytest.mark.parametrize("kind", ({}, {"varying": "dp"}))
+def test_programs_that_only_write(kind):
+    b = buffer(kind)
+
+    def f(x):
+        pf.batch_serialise(lambda x: pf.psum(x, "dp") if not kind else x, STEPS, stores=pf.Remote(b))(x)
+    on_mesh = pf.shard(f, MESH, P("dp"), None)
+    made = lowered(on_mesh, (X,))
+    assert made.ir.num_host_transfers == STEPS
+    with pf.Session(made) as session:
+        assert session.run(X) is None
+    assert pf.jit(on_mesh)(X) is None
+    assert module(made.as_text())["main"]({"x": X}) == {}
 
 
 # ---------------------------------------------------------------------------- errors

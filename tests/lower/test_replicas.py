@@ -334,6 +334,24 @@ def test_a_block_has_the_collectives_of_the_textbook():
         assert text.count("replicated_all_reduce(") == 2 + 2 + len(params) + 1
 
 
+@pytest.mark.parametrize("kind, name, f", (
+    ("cond", "psum", lambda x: pf.cond(pf.axis_index("dp") > 0, lambda x: pf.psum(x, "tp") + x, lambda x: x, x)),
+    ("cond", "axis_index", lambda x: pf.cond(x[0, 0] > 0, lambda x: x + pf.axis_index("dp"), lambda x: x, x)),
+    ("cond", "all_gather", lambda x: pf.cond(pf.axis_index("dp") > 0, lambda x: pf.fori_loop(
+        0, 2, lambda i, x: x + pf.all_gather(x, "tp").sum(0), x), lambda x: x, x)),
+    ("while", "psum", lambda x: pf.while_loop(
+        lambda x: pf.psum(x[0, 0], "tp") < 9, lambda x: x + 1 + 0 * pf.psum(x, "tp"), x, max_steps=9)),
+))
+def test_only_some_replicas_get_to_a_collective(kind, name, f):
+    """That is a value, but no program of replicas: all take part in PopXL's collectives, whatever their group is."""
+    sharded = pf.shard(f, MESH, P(("dp", "tp")), P(("dp", "tp")))
+    sharded(LONG[:8, :1])
+    with pytest.raises(LoweringError, match=f"{kind}: its condition varies over 'dp'.*, and all replicas take part in "
+                                            f"{name}, which is in it") as e:
+        lowered(sharded, (LONG[:8, :1],))
+    assert "test_replicas.py" in str(e.value) and f"way out: use {name} outside, and pass what it" in str(e.value)
+
+
 # ---------------------------------------------------------------------------- meshes
 def test_a_mesh_of_one_replica():
     mesh = pf.Mesh(dp=1, tp=1)
