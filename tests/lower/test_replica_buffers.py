@@ -14,7 +14,7 @@ from test_text import module
 import popfn as pf
 import popfn.numpy as pnp
 from popfn import P
-from popfn.errors import ArgumentError, AxisError
+from popfn.errors import ArgumentError, AxisError, MissingRuleError
 
 STEPS = 3
 RNG = np.random.default_rng(0)
@@ -243,6 +243,23 @@ def test_rows_of_another_mesh(kind, run):
         run(get[1])
     assert "way out: a buffer for each mesh" in str(e.value) and "test_replica_buffers.py" in str(e.value)
     np.testing.assert_array_equal(run(get[0]), x if own == P(("dp", "tp")) else x[::3])
+
+
+@pytest.mark.parametrize("run", (lambda f: f(X), lambda f: pf.jit(f)(X)), ids=("eager", "jit"))
+def test_writes_of_some_lanes(run):
+    """On replicas, and not in lanes that go through both branches."""
+    b = buffer(KINDS["of each along dp"])
+
+    def f(x):
+        b.write(0, x.reshape(3, 4, 5))
+        pf.cond(pf.axis_index("dp") > 0, lambda: b.write(0, x.reshape(3, 4, 5) * 2), lambda: None)
+        return pf.load(b.read(0)).reshape(x.shape)
+    on_mesh = pf.shard(f, MESH, P("dp"), P("dp"))
+    with pf.Session(lowered(on_mesh, (X,))) as session:
+        np.testing.assert_array_equal(session.run(X), X * np.repeat([[1], [2]], 12, 0))
+    with pytest.raises(MissingRuleError, match="a write to b cannot be run for some lanes only") as e:
+        run(on_mesh)
+    assert "way out: write outside of the branch" in str(e.value) and "test_replica_buffers.py" in str(e.value)
 
 
 @pytest.mark.parametrize("call, kind, text", (

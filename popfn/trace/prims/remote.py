@@ -199,3 +199,10 @@ class RemoteWrite(Access):
                 "way out: hand it on as a value; or stop_gradient, if that is meant; or differentiate each phase for "
                 "itself, by pf.fwd_and_grad", at=getattr(current_trace(), "source", None)))
         return bind(self, primals), ()
+
+    def guarded(self, on: Any, operands: Sequence[Any]) -> Any:
+        """A row has nothing to keep in the lanes that do not write: the branch cannot become a selection."""
+        raise MissingRuleError(message(
+            f"a write to {self.buffer.name} cannot be run for some lanes only",
+            "way out: write outside of the branch, in each lane the value that pnp.where chooses",
+            at=getattr(current_trace(), "source", None)))
