@@ -169,7 +169,7 @@ def given_row(name: str, row: Any, rows: int) -> Any:
         raise RangeError(message(f"{name}: row {row} is out of range, the function serves {rows} row{'s' * (rows > 1)}",
                                  f"way out: {name}(..., rows={int(row) + 1})" if row >= 0 else None,
                                  at=user_source(3)))
-    return row if is_index(row) else pnp.asarray(row, dtype=int32)
+    return row if is_index(row) else pnp.asarray(row, dtype=int32)  # handles add to it, and 8 bits would wrap
 
 
 def _loaded(f: Function, args: Sequence[Any], loads: Any, row: Any, steps: int,

@@ -3,6 +3,7 @@
 The oracle is what goes in: the function of whole arrays without a buffer. A program's results are also those of its
 text, and equal bit by bit in all io modes.
 """
+import itertools
 import re
 
 import numpy as np
@@ -141,6 +142,21 @@ def test_each_replica_has_its_own():
         return pf.load(b.read(1)).reshape(-1)
     x = np.arange(24, dtype=np.float32)
     check(pf.shard(f, MESH, P(("dp", "tp")), P(("dp", "tp"))), lambda x: x, x)
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations("abc")))
+def test_names_in_any_order(names):
+    """A row that one mesh wrote is that of each of its replicas, in whatever order the buffer names the axes."""
+    b = buffer({"varying": names}, (1,), 1)
+    whole = P(("a", "b", "c"))
+
+    def f(x):
+        b.write(0, x.reshape(STEPS, 1))
+        return pf.load(b.read(0)).reshape(-1)
+    x = np.arange(STEPS * 12, dtype=np.float32)
+    mesh = pf.Mesh(a=2, b=3, c=2)
+    check(pf.shard(f, mesh, whole, whole), lambda x: x, x)
+    np.testing.assert_array_equal(pf.shard(lambda: pf.load(b.read(0)).reshape(-1), mesh, (), whole)(), x)
 
 
 def test_rows_last_over_runs_and_calls():
