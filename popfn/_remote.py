@@ -6,9 +6,9 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from . import numpy as pnp
 from .api import is_index
-from .trace.aval import DEVICE, REMOTE, Aval, int32
+from .trace.aval import DEVICE, REMOTE, Aval
 from .trace.errors import ArgumentError, AxisError, RangeError, ShapeError, message, user_source
-from .trace.prims import in_parts, of_parts, place
+from .trace.prims import of_shards, place, shard_of
 from .trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
 from .trace.tracer import aval_of, bind, named_axes
 from .transforms.bodies import rebuilt
@@ -26,6 +26,8 @@ class Buffer(RemoteBuffer):
         steps: How many steps a row has.
         rows: How many rows there are.
         name: What it is called in printed programs and errors.
+        varying: The axes of replicas along which each has a value of its own.
+        shard_group: The axes along which replicas keep parts of what they have in common.
     """
 
     def read(self, row: Any) -> Any:
@@ -98,11 +100,11 @@ class Buffer(RemoteBuffer):
 
     def part(self, x: Any) -> Any:
         """What a replica keeps of the value of a step."""
-        return in_parts(x, self.sizes(self.shard_group))
+        return shard_of(x, self.sizes(self.shard_group))
 
     def whole(self, x: Any) -> Any:
         """The value of a step, of which replicas keep parts."""
-        return of_parts(x, self.sizes(self.shard_group), self.spec.shape) if self.shard_group else x
+        return of_shards(x, self.sizes(self.shard_group), self.spec.shape) if self.shard_group else x
 
     def each_step(self, rows: Any, change: Callable[[Any], Any]) -> Any:
         """Stacked values, changed step by step, in remote memory."""
@@ -121,7 +123,8 @@ def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] 
     stays there until it is overwritten: for later calls, and in a session for later runs. Reads and writes take place
     in the order in which the program says them.
 
-    Raises ArgumentError if `spec` is no type of an array with elements, or `steps` or `rows` is no number of 1 or more.
+    Raises ArgumentError if `spec` is no type of an array with elements, or `steps` or `rows` is no number of 1 or more,
+    or `varying` and `shard_group` do not name axes, each once.
 
     >>> import numpy as np
     >>> buffer = remote_buffer(Aval((2,)), steps=3, name="activations")
@@ -161,7 +164,7 @@ def row_number(buffer: RemoteBuffer, row: Any) -> Any:
     if aval.ndim or aval.dtype.kind not in "iu":
         raise ArgumentError(message(f"the number of a row of {buffer.name} is an integer, got {aval}",
                                     at=user_source(3)))
-    return pnp.asarray(row, dtype=int32)  # 8 bits are enough for a row, and not for what is computed of it
+    return pnp.asarray(row)
 
 
 @dataclass(frozen=True)

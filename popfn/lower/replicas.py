@@ -24,7 +24,7 @@ from ..transforms.cond import Cond
 from ..transforms.loop import While
 from ..transforms.replay import checked, constant_arrays, inline, sources
 from ..transforms.scan import Scan
-from ..transforms.shard import Axes, Shard, Spec, has_mesh, spec_names, without_meshes
+from ..transforms.shard import Axes, Shard, Spec, axes_in_front, axes_in_place, has_mesh, spec_names, without_meshes
 from ..transforms.simplify import without_dead_code
 
 WHOLE: Spec = ()
@@ -247,31 +247,16 @@ def groups(mesh: Axes, names: AxisNames) -> Tuple[Optional[Tuple[int, int]], Lis
 
 def split(x: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:
     """A global array as the parts of all groups of replicas that have different ones, along a new first axis."""
-    sizes, names = dict(mesh), spec_names(spec)
-    shape: List[int] = []
-    places: Dict[str, int] = {}
-    rest: List[int] = []
-    for k, n in enumerate(x.shape):
-        for name in spec[k] if k < len(spec) else ():
-            places[name] = len(shape)
-            shape.append(sizes[name])
-            n //= sizes[name]
-        rest.append(len(shape))
-        shape.append(n)
-    order = [places[name] for name, _ in mesh if name in names]
-    return x.reshape(shape).transpose((*order, *rest)).reshape((-1, *(shape[i] for i in rest)))
+    shape, order = axes_in_front(x.shape, spec, mesh)
+    return x.reshape(shape).transpose(order).reshape((-1, *(shape[i] for i in order[len(spec_names(spec)):])))
 
 
 def united(parts: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:
     """The global array of the parts of all groups: the reverse of `split`."""
-    own = [(name, size) for name, size in mesh if name in spec_names(spec)]
-    order: List[int] = []
-    shape: List[int] = []
-    for k, n in enumerate(parts.shape[1:]):
-        names = spec[k] if k < len(spec) else ()
-        order += [[name for name, _ in own].index(name) for name in names] + [len(own) + k]
-        shape.append(n * math.prod(dict(mesh)[name] for name in names))
-    return parts.reshape((*(size for _, size in own), *parts.shape[1:])).transpose(order).reshape(shape)
+    names = spec_names(spec)
+    parts = parts.reshape((*(size for name, size in mesh if name in names), *parts.shape[1:]))
+    order, whole = axes_in_place(parts.shape, spec, mesh)
+    return parts.transpose(order).reshape(whole)
 
 
 def on_replicas(parts: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:

@@ -13,7 +13,7 @@ from ..trace.aval import DEVICE, Aval, Placement, float16, float32
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.primitive import Linear, MappedAxis, Zero
-from ..trace.prims import add, convert, in_parts, instantiate, of_parts, place, transpose
+from ..trace.prims import add, convert, instantiate, of_shards, place, shard_of, transpose
 from ..trace.prims.lowering import px_dtype
 from ..trace.tracer import aval_of, bind
 from .bodies import (
@@ -378,13 +378,13 @@ def linearized(scan: Scan, mask: Mask) -> Linearized:
 
 def stored(scan: Scan, x: Any) -> Any:
     """A value that the derivative needs, where it is kept: in parts, if replicas have it in common."""
-    return place(in_parts(x, in_common(scan, aval_of(x))), scan.residuals)
+    return place(shard_of(x, in_common(scan, aval_of(x))), scan.residuals)
 
 
 def loaded(scan: Scan, x: Any, aval: Aval) -> Any:
     """A value of this type that was kept."""
     axes = in_common(scan, aval)
-    return of_parts(place(x, DEVICE), axes, aval.shape) if axes else place(x, DEVICE)
+    return of_shards(place(x, DEVICE), axes, aval.shape) if axes else place(x, DEVICE)
 
 
 def in_common(scan: Scan, aval: Aval) -> Tuple[Tuple[str, int], ...]:

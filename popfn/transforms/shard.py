@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ..trace.aval import NO_AXES, Aval, AxisNames, Placement
+from ..trace.aval import NO_AXES, Aval, AxisNames, Placement, Shape
 from ..trace.errors import AxisError, LoweringError, ShapeError, located, message
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis
@@ -278,34 +278,42 @@ def global_form(shard: Shard) -> Jaxpr:
 
 def in_parts(x: Any, spec: Spec, mesh: Axes) -> Any:
     """A global array with an axis for each axis of the mesh over which it is cut, in front and in the mesh's order."""
-    sizes = dict(mesh)
-    shape: List[int] = []
-    places: Dict[str, int] = {}
-    rest: List[int] = []
-    for k, n in enumerate(aval_of(x).shape):
-        for name in spec[k] if k < len(spec) else ():
-            places[name] = len(shape)
-            shape.append(sizes[name])
-            n //= sizes[name]
-        rest.append(len(shape))
-        shape.append(n)
-    order = [places[name] for name, _ in mesh if name in places]
-    return transpose(reshape(x, tuple(shape)), (*order, *rest)) if places else x
+    shape, order = axes_in_front(aval_of(x).shape, spec, mesh)
+    return transpose(reshape(x, shape), order) if spec_names(spec) else x
 
 
 def in_one(x: Any, spec: Spec, mesh: Axes) -> Any:
     """The global array of parts that lie along axes of the mesh in front: the reverse of `in_parts`."""
+    order, whole = axes_in_place(aval_of(x).shape, spec, mesh)
+    return reshape(transpose(x, order), whole) if spec_names(spec) else x
+
+
+def axes_in_front(shape: Shape, spec: Spec, mesh: Axes) -> Tuple[Shape, Shape]:
+    """How a global array becomes parts: the shape with axes of the mesh apart, and the order with them in front."""
+    sizes = dict(mesh)
+    apart: List[int] = []
+    places: Dict[str, int] = {}
+    rest: List[int] = []
+    for k, n in enumerate(shape):
+        for name in spec[k] if k < len(spec) else ():
+            places[name] = len(apart)
+            apart.append(sizes[name])
+            n //= sizes[name]
+        rest.append(len(apart))
+        apart.append(n)
+    return tuple(apart), (*[places[name] for name, _ in mesh if name in places], *rest)
+
+
+def axes_in_place(shape: Shape, spec: Spec, mesh: Axes) -> Tuple[Shape, Shape]:
+    """How parts with axes of the mesh in front become the global array: the order of axes, and then the shape."""
     own = [name for name, _ in mesh if name in spec_names(spec)]
-    if not own:
-        return x
-    shape = aval_of(x).shape
     order: List[int] = []
     whole: List[int] = []
     for k, n in enumerate(shape[len(own):]):
         names = spec[k] if k < len(spec) else ()
         order += [own.index(name) for name in names] + [len(own) + k]
         whole.append(n * math.prod(shape[own.index(name)] for name in names))
-    return reshape(transpose(x, tuple(order)), tuple(whole))
+    return tuple(order), tuple(whole)
 
 
 def without_meshes(jaxpr: Jaxpr) -> Jaxpr:

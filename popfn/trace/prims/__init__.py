@@ -31,14 +31,14 @@ from .collectives import (
     all_gather as all_gather,
     all_to_all as all_to_all,
     axis_index as axis_index,
-    in_parts as in_parts,
-    of_parts as of_parts,
+    of_shards as of_shards,
     own_slice as own_slice,
     pmax as pmax,
     pmin as pmin,
     ppermute as ppermute,
     psum as psum,
     pvary as pvary,
+    shard_of as shard_of,
 )
 from .contract import dot_general as dot_general
 from .convolution import conv as conv

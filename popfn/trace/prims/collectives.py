@@ -335,7 +335,7 @@ def all_to_all(x: Any, name: str, size: int, split: int, concat: int) -> Any:
     return bind(interned(AllToAll, name, size, split, concat), (x,))
 
 
-def in_parts(x: Any, axes: Sequence[Tuple[str, int]]) -> Any:
+def shard_of(x: Any, axes: Sequence[Tuple[str, int]]) -> Any:
     """Of a value that all lanes along some axes have in common the part that a lane keeps: flat, padded with zeros."""
     for name, size in axes:
         n = aval_of(x).size
@@ -346,15 +346,15 @@ def in_parts(x: Any, axes: Sequence[Tuple[str, int]]) -> Any:
     return x
 
 
-def of_parts(x: Any, axes: Sequence[Tuple[str, int]], shape: Tuple[int, ...]) -> Any:
+def of_shards(x: Any, axes: Sequence[Tuple[str, int]], shape: Tuple[int, ...]) -> Any:
     """The value of this shape of which each lane along the axes has a part."""
     for k in reversed(range(len(axes))):
         whole = all_gather(x, *axes[k], 0)
-        x = slice_axis(reshape(whole, (aval_of(whole).size,)), 0, 0, part_size(math.prod(shape), axes[:k]))
+        x = slice_axis(reshape(whole, (aval_of(whole).size,)), 0, 0, shard_size(math.prod(shape), axes[:k]))
     return reshape(x, shape)
 
 
-def part_size(size: int, axes: Sequence[Tuple[str, int]]) -> int:
+def shard_size(size: int, axes: Sequence[Tuple[str, int]]) -> int:
     """How many elements a lane keeps of so many."""
     for _, count in axes:
         size = -(-size // count)

@@ -20,7 +20,7 @@ from ..errors import (
 )
 from ..primitive import MIXED, MappedAxis, Primitive, Zero
 from ..tracer import bind, current_trace
-from .collectives import part_size
+from .collectives import shard_size
 from .shaping import in_lanes
 
 NOWHERE: AxisNames = frozenset()
@@ -47,7 +47,7 @@ class RemoteBuffer:
         """The type of what a replica keeps of the value of a step."""
         if not self.shard_group:
             return self.spec
-        return self.spec.with_shape((part_size(self.spec.size, [(n, sizes[n]) for n in self.shard_group]),))
+        return self.spec.with_shape((shard_size(self.spec.size, [(n, sizes[n]) for n in self.shard_group]),))
 
     def row(self, number: np.ndarray) -> int:
         """A row's number, checked. Raises RangeError."""
