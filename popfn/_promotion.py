@@ -140,6 +140,8 @@ def check_number(name: str, what: str, value: Any, holds: Callable[[float], bool
 
 def as_shape(shape: Any) -> Shape:
     """A shape, given as one or as a single size. Raises ShapeError for what is no integer."""
+    if type(shape) is tuple and set(map(type, shape)) == {int}:
+        return shape
     if type(shape) is not int:
         shape = known("a shape", shape)
     scalar = isinstance(shape, (Array, np.ndarray)) and not shape.ndim  # of floats: integers are known by now
@@ -160,6 +162,8 @@ def as_sizes(shape: Any) -> Shape:
 
 def one_axis(axis: int, ndim: int, name: str) -> int:
     """An axis counted from the front, or a ShapeError that names the function."""
+    if type(axis) is int and -ndim <= axis < ndim:
+        return axis % ndim
     if isinstance(axis, (Array, np.ndarray)):
         axis = known(f"{name}: an axis", axis)
     if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
@@ -171,6 +175,8 @@ def all_axes(axis: Axis, ndim: int, name: str) -> Tuple[int, ...]:
     """The axes meant, counted from the front and ascending, or a ShapeError that names the function."""
     if axis is None:
         return tuple(range(ndim))
+    if type(axis) is int:
+        return (one_axis(axis, ndim, name),)
     if isinstance(axis, (Array, np.ndarray)):
         axis = known(f"{name}: an axis", axis)
     axes = tuple(one_axis(a, ndim, name) for a in (axis if isinstance(axis, (tuple, list, range)) else (axis,)))

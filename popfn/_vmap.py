@@ -62,7 +62,7 @@ def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optiona
         wanted = result_entries("vmap", "out_axes", f, out_axes, traced)
         every = (None,) * len(traced.captures) + tuple(dims)
         batched = batch_jaxpr(traced.jaxpr, axis, every)
-        outs = inline(batched.jaxpr, [*traced.captures, *given.leaves])
+        outs = inline(batched.jaxpr, [*traced.captures, *given.leaves], once=True)
         return traced.outputs([
             _placed(f, traced, i, *result, axis) for i, result in enumerate(zip(outs, batched.dims, wanted))])
     return wrapper

@@ -168,7 +168,7 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
         _check_scalar("grad", f, result[0] if has_aux else result, has_aux)
         mask = (False,) * len(captures) + tuple(on and a.is_float for a, on in zip(avals, wanted))
         program = vjp_jaxpr(jaxpr, mask, (0,))
-        results = inline(program, [*captures, *given.leaves, literal(1.0, jaxpr.out_avals[0])])
+        results = inline(program, [*captures, *given.leaves, literal(1.0, jaxpr.out_avals[0])], once=True)
         n = len(jaxpr.outputs)
         rest = iter(results[n:])
         column = [None if not on else next(rest) if a.is_float else pnp.zeros(a.shape, dtype=a.dtype)

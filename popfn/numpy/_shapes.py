@@ -28,13 +28,13 @@ def reshape(x: Any, /, shape: Union[int, Sequence[int]], *, copy: Optional[bool]
     if math.prod(new) != x.size or builtins.min(new, default=0) < 0:
         raise ShapeError(message(f"reshape: {x.aval} has {x.size} elements, which do not fit shape {as_shape(shape)}",
                                  at=user_source(2)))
-    return prims.reshape(x, tuple(int(n) for n in new))
+    return prims.reshape(x, tuple(new))
 
 
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """The axes in another order."""
     x = asarray(x)
-    return prims.transpose(x, tuple(one_axis(a, x.ndim, "permute_dims") for a in axes))
+    return prims.transpose(x, tuple([one_axis(a, x.ndim, "permute_dims") for a in axes]))
 
 
 def matrix_transpose(x: Any, /) -> Array:

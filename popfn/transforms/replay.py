@@ -68,8 +68,11 @@ def start_env(jaxpr: Jaxpr, args: Sequence[Any]) -> Dict[Var, Any]:
     return env
 
 
-def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
-    """The outputs of a jaxpr for `args`: recorded in the current trace, or evaluated at once without one."""
+def inline(jaxpr: Jaxpr, args: Sequence[Any], once: bool = False) -> List[Any]:
+    """The outputs of a jaxpr for `args`: recorded in the current trace, or evaluated at once without one.
+
+    A jaxpr that is put nowhere else, `once`, gives its own equations to the trace; of any other copies are recorded.
+    """
     trace = current_trace()
     if trace is None:
         arrays = [x.known("a transform") if isinstance(x, Array) else x.value if isinstance(x, Literal) else as_numpy(x)
@@ -86,7 +89,16 @@ def inline(jaxpr: Jaxpr, args: Sequence[Any]) -> List[Any]:
             return replay(trace, jaxpr, args)
     atoms.update((v, trace.atom(c)) for v, c in zip(jaxpr.constvars, constant_arrays(jaxpr)))
     append, new_eqn, around = trace.eqns.append, tuple.__new__, trace.source
-    for primitive, inputs, outputs, source in jaxpr.eqns:
+    for eqn in jaxpr.eqns:
+        primitive, inputs, outputs, source = eqn
+        if once:
+            for a in inputs:
+                if a in atoms:
+                    append(new_eqn(Eqn, (primitive, tuple([atoms.get(a, a) for a in inputs]), outputs, source or around)))
+                    break
+            else:
+                append(eqn if source or around is None else eqn._replace(source=around))
+            continue
         operands = tuple([a if type(a) is Literal else atoms[a] for a in inputs])
         if len(outputs) == 1:
             old, = outputs

@@ -66,29 +66,42 @@ def push_lanes(trace: Trace, jaxpr: Jaxpr, axis: MappedAxis, args: Sequence[Any]
     """The outputs for mapped inputs under `trace`, and where they have the axis."""
     env: Dict[Any, Any] = replay.start_env(jaxpr, args)
     places: Dict[Atom, int] = {v: d for v, d in zip(jaxpr.inputs, dims) if d is not None}
+    checks = replay.checks_are_on()
     with replay.sources(trace):
         for eqn in jaxpr.eqns:
-            primitive = eqn.primitive
-            trace.source = eqn.source
-            operands = [lane_literal(a, axis) if type(a) is Literal else env[a] for a in eqn.inputs]
-            at = [places.get(a) for a in eqn.inputs]
-            if all(d is None for d in at) and (axis.name is None or not primitive.uses_axis(axis.name)):
-                results = bind(primitive, operands)
-                out_dims: Sequence[Optional[int]] = (None,) * len(eqn.outputs)
+            primitive, inputs, outputs, trace.source = eqn
+            operands: List[Any] = []
+            at: List[Optional[int]] = []
+            mapped = axis.name is not None and primitive.uses_axis(axis.name)
+            for a in inputs:
+                if type(a) is Literal:
+                    operands.append(lane_literal(a, axis))
+                    at.append(None)
+                    continue
+                operands.append(env[a])
+                dim = places.get(a)
+                at.append(dim)
+                if dim is not None:
+                    mapped = True
+            dims_out: Any = (None,) * len(outputs) if primitive.multiple else None
+            if not mapped:
+                out = bind(primitive, operands)
             else:
                 try:
-                    results, out_dims = primitive.batch(axis, operands, at)
+                    out, dims_out = primitive.batch(axis, operands, at)
                 except MissingRuleError as e:
                     raise located(e, eqn.source) from None
-                if not primitive.multiple:
-                    out_dims = (out_dims,)  # type: ignore[assignment]
-            results = results if primitive.multiple else (results,)
-            if replay.checks_are_on():
-                check_types(eqn, axis, results, out_dims)
-            for v, x, d in zip(eqn.outputs, results, out_dims):
-                env[v] = x
-                if d is not None:
-                    places[v] = d
+            if not primitive.multiple:  # most of them, and so without a loop
+                v, = outputs
+                env[v] = out
+                if dims_out is not None:
+                    places[v] = dims_out
+                out, dims_out = (out,), (dims_out,)
+            else:
+                env.update(zip(outputs, out))
+                places.update((v, d) for v, d in zip(outputs, dims_out) if d is not None)
+            if checks:
+                check_types(eqn, axis, out, dims_out)
     outs = [lane_literal(a, axis) if isinstance(a, Literal) else env[a] for a in jaxpr.outputs]
     return outs, [places.get(a) for a in jaxpr.outputs]
 

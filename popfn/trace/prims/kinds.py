@@ -66,6 +66,8 @@ def batch_broadcasting(primitive: Primitive, args: Sequence[Any], dims: Dims) ->
     """The batch rule of a primitive that broadcasts its operands as NumPy does."""
     if len(args) == 1:
         return bind(primitive, args), dims[0]
+    if len(args) == 2 and dims[0] == dims[1] and aval_of(args[0]).ndim == aval_of(args[1]).ndim:
+        return bind(primitive, args), dims[0]
     ndims = [aval_of(x).ndim - (d is not None) for x, d in zip(args, dims)]
     ndim = max(ndims)
     at = {d for d in dims if d is not None}
