@@ -2,18 +2,17 @@
 
 import itertools
 import keyword
-import math
 import re
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
+from popfn.host.engine.memory import uninitialised, zeros
 from popfn.host.kernels.layout import Shape, c_strides, canonical_strides, is_contiguous
 from popfn.host.tensor import Variable
 
 # Names that the program's own must differ from.
 _RESERVED = frozenset([*keyword.kwlist, *dir(np), "chain", "main", "range", "repeat"])
-_ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 class Memory:
@@ -162,9 +161,7 @@ class Program:
         """The storage of a variable."""
         found = self.variables.get(variable)
         if found is None:
-            dtype = variable.dtype.as_numpy()
-            array = _aligned(np.zeros, math.prod(variable.shape) * dtype.itemsize)
-            array = array.view(dtype).reshape(variable.shape)
+            array = zeros(variable.shape, variable.dtype.as_numpy())
             found = self.variables[variable] = Memory(self.unique("v_" + variable.name), 0, array)
         return found
 
@@ -176,9 +173,8 @@ class Program:
         """The memory of a remote buffer: its entries one after the other."""
         found = self.remotes.get(buffer)
         if found is None:
-            dtype = buffer.tensor_dtype.as_numpy()
             shape = (buffer.entries,) + self.lead(buffer) + buffer.tensor_shape
-            array = _aligned(np.zeros, math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+            array = zeros(shape, buffer.tensor_dtype.as_numpy())
             found = self.remotes[buffer] = Memory(self.unique(f"remote_{buffer.remote_buffer_id}"), 0, array)
         return found
 
@@ -219,7 +215,7 @@ class Program:
     def finish(self) -> Tuple[str, Callable[..., None]]:
         """Make the buffers and views, and run the module's text."""
         for buffer in self.buffers:
-            buffer.array = _aligned(np.empty, buffer.size)
+            buffer.array = uninitialised(buffer.size)
         names = dict(self.names, chain=itertools.chain, repeat=itertools.repeat, ndarray=np.ndarray, **self.functions)
         for name, x in self.bound.items():
             names[name] = np.ndarray(x.shape, x.dtype, _bytes(x.memory.array), x.offset, x.strides)
@@ -228,12 +224,6 @@ class Program:
         source = imports + "\n".join(self.lines) + "\n"
         exec(compile("\n".join(["", "", *self.lines, ""]), "<popfn.host program>", "exec"), names)
         return source, names["main"]
-
-
-def _aligned(make: Callable[..., np.ndarray], size: int) -> np.ndarray:
-    raw = make(size + _ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % _ALIGNMENT
-    return raw[start : start + size]
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

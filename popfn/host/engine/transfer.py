@@ -114,10 +114,12 @@ def outside(op: Any, offset: int) -> popart_exception:
     buffer = op.attrs["buffer"]
     stored = f", stored: {op.inputs[0].id}" if op.kind == "remote_store" else ""
     made = "".join(f", loaded: {t.id}" for t in op.outputs)
-    return popart_exception(
+    error = popart_exception(
         f"{op.kind}: the offset {offset} is out of range for {buffer!r}, which has the entries 0 to "
         f"{buffer.entries - 1} (the offset is the tensor {op.inputs[-1].id}{stored}{made}), at {op.user_line}."
     )
+    error.outside = op, offset
+    return error
 
 
 STREAMS: Dict[str, Callable[[Any, Step], None]] = {"host_load": write_host_load, "host_store": write_host_store}

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from popfn.host.engine.memory import zeros
+
 # Tensors of at most so many bytes share arrays, because each array takes time in a call.
 _PACKED_BYTES = 4096
 # But not if the state is larger than this. Then a run takes much longer than to pass its arrays, and packing would only
@@ -106,7 +108,7 @@ class Group:
         self.starts = np.cumsum([0] + [slot.size for slot in slots]).tolist()
         self.devices = devices
         self.on_device: Any = None
-        self.on_host: Optional[np.ndarray] = np.zeros(self.lead(devices.local) + self.shape, self.dtype)
+        self.on_host: Optional[np.ndarray] = zeros(self.lead(devices.local) + self.shape, self.dtype)
 
     def lead(self, replicas: int) -> Tuple[int, ...]:
         """The leading axis of the stored array: one entry for each replica where they differ."""
