@@ -51,6 +51,10 @@ class Executable:
         _check_kinds(self._facts.graphs)
         self._loads = [key[1] for key in self._facts.effects(main) if key[0] == "host_load"]
         self._stores = [key[1] for key in self._facts.effects(main) if key[0] == "host_store"]
+        # What a run looks up for each stream: the dtype that the engine keeps it in, and the shape of an array.
+        lead = (self._devices.local,) if self._devices.local > 1 else ()
+        self._dtypes = {stream: storage_dtype(stream.dtype) for stream in self._loads + self._stores}
+        self._shapes = {stream: lead + stream.shape for stream in self._stores}
         self._prints = any(op.kind == "print_tensor" for graph in self._facts.graphs for op in graph.ops)
         self._errors: List[BaseException] = []  # what went wrong when values were printed
         has_kept = any(map(self._facts.is_kept, self._facts.graphs))
@@ -108,7 +112,7 @@ class Executable:
         self._check_outputs(outputs)
         counts = [len(inputs[s]) for s in self._loads] + [len(outputs[s]) for s in self._stores]
         compiled = self._for_transfers(tuple(counts))
-        loaded = [self._loaded(inputs[s], s.dtype) for s in self._loads]
+        loaded = [self._loaded(inputs[s], self._dtypes[s]) for s in self._loads]
         if self._prints and hasattr(compiled.function, "_call"):
             # In later runs JAX 0.4.13 would take a short cut that forgets what keeps the prints in order, and fail.
             compiled.function._call = None
@@ -132,7 +136,7 @@ class Executable:
                 for (i, mapped), array in zip(compiled.counted, stored[len(done) :]):
                     done[i] = self._devices.get(array, mapped)
             for (stream, mapped), array, slots in zip(compiled.outputs, stored, done):
-                self._fill(outputs[stream], self._devices.get(array, mapped), mapped, stream.dtype, slots)
+                self._fill(outputs[stream], self._devices.get(array, mapped), mapped, self._dtypes[stream], slots)
         # The devices may read the inputs where the caller has them, who may change them from now on. What was stored
         # tells that all is over, unless that was the work of an earlier part.
         if self._has_parts or not compiled.outputs:
@@ -140,13 +144,12 @@ class Executable:
 
     def _check_outputs(self, outputs: Mapping[Any, Sequence[np.ndarray]]) -> None:
         """Refuse arrays that cannot be filled, before anything changes."""
-        lead = (self._devices.local,) if self._devices.local > 1 else ()
-        for stream in self._stores:
+        for stream, shape in self._shapes.items():
             for array in outputs[stream]:
-                if array.shape != lead + stream.shape or not array.flags.writeable:
+                if array.shape != shape or not array.flags.writeable:
                     raise ValueError(
                         f"the output array for {stream} cannot be filled: it has the shape {array.shape}, expected "
-                        f"{lead + stream.shape}, and is {'writable' if array.flags.writeable else 'read-only'}."
+                        f"{shape}, and is {'writable' if array.flags.writeable else 'read-only'}."
                     )
 
     def _finish_printing(self) -> None:
@@ -156,18 +159,21 @@ class Executable:
         if errors:
             raise errors[0]
 
-    def _loaded(self, arrays: Sequence[np.ndarray], dtype: Any) -> Any:
+    def _loaded(self, arrays: Sequence[np.ndarray], dtype: np.dtype) -> Any:
         is_mapped = self._replicas > 1
         if len(arrays) == 1:
-            array = _stored(arrays[0], dtype)
+            array = _viewed(arrays[0], dtype)
         else:
-            array = _stored(np.stack(arrays, axis=1 if self._devices.local > 1 else 0), dtype)
+            array = _viewed(np.stack(arrays, axis=1 if self._devices.local > 1 else 0), dtype)
         if is_mapped and self._devices.local == 1:  # the arrays of a process with one replica have no axis for it
             array = array[None]
         return self._devices.put(array, is_mapped) if self._devices.is_spread else array
 
-    def _fill(self, arrays: Sequence[np.ndarray], value: np.ndarray, mapped: bool, dtype: Any, done: Any) -> None:
+    def _fill(self, arrays: Sequence[np.ndarray], value: np.ndarray, mapped: bool, dtype: np.dtype, done: Any) -> None:
         """Copy the first `done` slots, a number or one for each replica: the others keep their values."""
+        if not mapped and len(arrays) == 1 and type(done) is int and done:
+            _viewed(arrays[0], dtype)[...] = value
+            return
         rows = None
         if not isinstance(done, int) and done.ndim:
             rows, done = done, done.max()
@@ -178,10 +184,10 @@ class Executable:
             if len(arrays) > 1:
                 part = value[:, i] if mapped else value[i]
             if rows is None:
-                np.copyto(_stored(array, dtype), part)
+                np.copyto(_viewed(array, dtype), part)
             else:
                 is_done = (rows > i).reshape((-1,) + (1,) * (array.ndim - 1))
-                np.copyto(_stored(array, dtype), part, where=is_done)
+                np.copyto(_viewed(array, dtype), part, where=is_done)
 
     # Storage
 
@@ -371,8 +377,11 @@ def compile_program(ir: Any) -> Executable:
 
 def _stored(array: np.ndarray, dtype: Any) -> np.ndarray:
     """The array as the engine keeps it: 8-bit floats are bytes to it."""
-    kept = storage_dtype(dtype)
-    return array if array.dtype == kept else array.view(kept)
+    return _viewed(array, storage_dtype(dtype))
+
+
+def _viewed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return array if array.dtype is dtype or array.dtype == dtype else array.view(dtype)
 
 
 def _has_dtype(graphs: Any, size: int) -> bool:
