@@ -94,7 +94,8 @@ def inline(jaxpr: Jaxpr, args: Sequence[Any], once: bool = False) -> List[Any]:
         if once:
             for a in inputs:
                 if a in atoms:
-                    append(new_eqn(Eqn, (primitive, tuple([atoms.get(a, a) for a in inputs]), outputs, source or around)))
+                    operands = tuple([atoms.get(a, a) for a in inputs])
+                    append(new_eqn(Eqn, (primitive, operands, outputs, source or around)))
                     break
             else:
                 append(eqn if source or around is None else eqn._replace(source=around))

@@ -128,10 +128,8 @@ class DotGeneral(Bilinear):
         x_free, y_free = self.free(len(x.shape), len(y.shape))
         batch, m, n, k = (pick(t.shape, axes) for t, axes in (
             (x, self.x_batch), (x, x_free), (y, y_free), (x, self.x_contract)))
-        x = lowering.transpose(px, x, self.x_batch + x_free + self.x_contract)
-        y = lowering.transpose(px, y, self.y_batch + self.y_contract + y_free)
-        x = lowering.reshape(px, x, (*batch, math.prod(m), math.prod(k)))
-        y = lowering.reshape(px, y, (*batch, math.prod(k), math.prod(n)))
+        x = lowering.grouped(px, x, [*[(a,) for a in self.x_batch], x_free, self.x_contract])
+        y = lowering.grouped(px, y, [*[(a,) for a in self.y_batch], self.y_contract, y_free])
         if lowering.is_float(x):
             return lowering.reshape(px, px.ops.matmul(x, y), (*batch, *m, *n))
         # There is no integer matmul on the chip.

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Sequence, Tuple, Union
 
 import numpy as np
@@ -50,6 +51,23 @@ def reshape(px: Any, t: Any, shape: Sequence[int]) -> Any:
 def transpose(px: Any, t: Any, permutation: Sequence[int]) -> Any:
     """`ops.transpose`, left out where it would change nothing."""
     return t if list(permutation) == list(range(len(permutation))) else px.ops.transpose(t, tuple(permutation))
+
+
+def grouped(px: Any, t: Any, groups: Sequence[Sequence[int]]) -> Any:
+    """t with one axis for each group of its axes, in the order of the groups; all axes are in one of them.
+
+    Axes that stand side by side are merged before anything is moved: what then is moved, if it is, are the two axes of
+    a matrix, which a product takes as it is.
+    """
+    sizes = [math.prod(t.shape[a] for a in group) for group in groups]
+    some = [tuple(group) for group in groups if len(group)]
+    if all(group == tuple(range(group[0], group[-1] + 1)) for group in some):
+        in_place = sorted(some)
+        t = reshape(px, t, [math.prod(t.shape[a] for a in group) for group in in_place])
+        t = transpose(px, t, [in_place.index(group) for group in some])
+    else:
+        t = transpose(px, t, [a for group in some for a in group])
+    return reshape(px, t, sizes)
 
 
 def broadcast(px: Any, t: Any, shape: Tuple[int, ...]) -> Any:
