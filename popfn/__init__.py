@@ -7,11 +7,13 @@ implementation of PopXL.
 from . import (
     _operators as _operators,  # gives Array its operators
     debug as debug,
+    distributed as distributed,
     errors as errors,
     nn as nn,
     numpy as numpy,
     optim as optim,
     random as random,
+    zero as zero,
 )
 from ._batch import HostStream as HostStream, batch_serialise as batch_serialise
 from ._checkpoint import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence
 
 from . import _tracing as tracing
+from ._promotion import known
 from .api import Function, is_index
 from .trace import tree
 from .trace.errors import ArgumentError, TreeError, function_name, message, user_source
@@ -51,6 +52,7 @@ def argument_axes(name: str, f: Function, entries: Sequence[Any], given: tracing
     """
     dims: List[Optional[int]] = []
     for i, (d, aval) in enumerate(zip(entries, given.avals)):
+        d = known(f"{name}: an axis in in_axes", d)
         if d is not None and (not is_index(d) or not -aval.ndim <= d < aval.ndim):
             path = tracing.leaf_names(f, given.args, given.kwargs)[i]
             way = None

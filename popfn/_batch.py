@@ -1,12 +1,16 @@
 """batch_serialise as a user meets it: a function of a batch as a loop over parts of the batch."""
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+import numpy as np
+
 from . import _tracing as tracing, numpy as pnp
 from ._axes import argument_axes, argument_entries, result_entries
-from ._remote import Buffer, Remote, loaded, row_number
+from ._promotion import known
+from ._remote import Buffer, Remote, known_index, loaded, row_number
 from ._shard import P
 from .api import Function, decorator, is_index, wraps
 from .trace import prims, tree
@@ -27,6 +31,7 @@ RECOMPUTE = "recompute"
 RESIDUALS = (REMOTE, DEVICE, RECOMPUTE)
 SUM, MEAN = "sum", "mean"
 KEY = "key"
+TOP = np.uint32(np.iinfo(np.int32).max)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
 
     `loads` (a tree, or a tuple of one for each positional argument) and `stores` (a tree above the result) say where
     the whole of an array lies that is cut, or put together: "device" is on the chip, `HostStream()` with the host, and
-    with None popfn decides; what no step has a part of stays as it is. With `Remote(buffer)` the parts are read from a
+    with None popfn decides. With `Remote(buffer)` the parts are read from a
     `remote_buffer`, and None is passed for the argument, whose entry in `in_axes` does not matter; or they are written
     there, and the result is None. Then the function is called with `row=`, of `rows` rows that it may serve, so that
     one program serves several rows. A row that is traced is checked when it is used, against the buffer's rows alone.
@@ -71,7 +76,8 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
     `steps` is: `f` is traced once, and the program does not grow.
 
     Raises ArgumentError that names the argument or result if an axis does not exist or does not divide into `steps`, if
-    nothing is cut, if a scalar result is neither reduced nor has an axis, or if an option has a value not named here.
+    nothing is cut, if what is to be streamed has no parts, if a scalar result is neither reduced nor has
+    an axis, or if an option has a value not named here.
 
     >>> import popfn as pf, popfn.numpy as pnp
     >>> x = pnp.reshape(pnp.arange(6.0), (6, 1))
@@ -88,7 +94,7 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
     >>> bool(pnp.all(y == pnp.concat([pf.random.normal(first, 2), pf.random.normal(second, 2)])))
     True
     """
-    check_options(NAME, steps, rows, io_mode, residuals)
+    steps, rows = check_options(NAME, steps, rows, io_mode, residuals)
     shared = residuals
     if isinstance(residuals, P):
         residuals = REMOTE
@@ -96,10 +102,14 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
         for entry in tree.leaves(places):
             _memory(option, entry)
     count = int(steps)
+    takes_row = takes_by_keyword(f, "row")
     has_handles = any(isinstance(x, Remote) for x in tree.leaves((loads, stores)))
 
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not has_handles and "row" in kwargs and not takes_row:
+            raise ArgumentError(message(f"{NAME}: row= says where handles read and write, and {function_name(f)} has "
+                                        "none", "way out: pf.Remote(buffer) in loads or stores", at=user_source(2)))
         row = given_row(NAME, kwargs.pop("row", 0), rows) if has_handles else 0
         values, from_buffers = _loaded(f, args, loads, row, count)
         given = tracing.arguments(NAME, f, values, kwargs, arrays=True)
@@ -126,8 +136,18 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
     return wrapper
 
 
-def check_options(name: str, steps: Any, rows: Any, io_mode: Any, residuals: Any) -> None:
-    """Raise ArgumentError for a number that is none of 1 or more, or a choice that is none."""
+def takes_by_keyword(f: Function, name: str) -> bool:
+    """Whether f may have an argument of this name."""
+    try:
+        parameters = inspect.signature(f).parameters
+    except (TypeError, ValueError):  # a built-in without a signature
+        return True
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def check_options(name: str, steps: Any, rows: Any, io_mode: Any, residuals: Any) -> Tuple[int, int]:
+    """The steps and rows. Raises ArgumentError for a number that is none of 1 or more, or a choice that is none."""
+    steps, rows = known(f"{name}: steps", steps), known(f"{name}: rows", rows)
     for option, n in (("steps", steps), ("rows", rows)):
         if not is_index(n) or n < 1:
             raise ArgumentError(message(f"{name}: {option} is a number of 1 or more, got {n!r}", at=user_source(3)))
@@ -135,6 +155,7 @@ def check_options(name: str, steps: Any, rows: Any, io_mode: Any, residuals: Any
         if not (isinstance(choice, str) and choice in choices or option == "residuals" and isinstance(choice, P)):
             raise ArgumentError(message(f"{name}: {option} is one of {', '.join(map(repr, choices))}, got {choice!r}",
                                         at=user_source(3)))
+    return int(steps), int(rows)
 
 
 def _shards(residuals: Union[str, P]) -> Tuple[Tuple[str, int], ...]:
@@ -165,11 +186,16 @@ def given_row(name: str, row: Any, rows: int) -> Any:
     aval = None if row is None or isinstance(row, str) else tracing.argument_aval(row)
     if aval is None or aval.ndim or aval.dtype.kind not in "iu":
         raise ArgumentError(message(f"{name}: row is the number of a row, got {row!r:.60}", at=user_source(3)))
-    if is_index(row) and not 0 <= row < rows:
-        raise RangeError(message(f"{name}: row {row} is out of range, the function serves {rows} row{'s' * (rows > 1)}",
-                                 f"way out: {name}(..., rows={int(row) + 1})" if row >= 0 else None,
-                                 at=user_source(3)))
-    return row if is_index(row) else pnp.asarray(row, dtype=int32)  # handles add to it, and 8 bits would wrap
+    k = known_index(row)
+    if k is not None:
+        if not 0 <= k < rows:
+            raise RangeError(message(
+                f"{name}: row {k} is out of range, the function serves {rows} row{'s' * (rows > 1)}",
+                f"way out: {name}(..., rows={k + 1})" if k >= 0 else
+                f"way out: rows are numbered from 0 to {rows - 1}", at=user_source(3)))
+        return k
+    # Handles add to it, and 8 bits would wrap. What is too large for 32 bits stays out of range.
+    return pnp.asarray(pnp.minimum(row, TOP) if aval.dtype == uint32 else row, dtype=int32)
 
 
 def _loaded(f: Function, args: Sequence[Any], loads: Any, row: Any, steps: int,
@@ -195,7 +221,8 @@ def _stacks(f: Function, steps: int, in_axes: Any, loads: Any, given: tracing.Ar
     keys = [isinstance(e, str) and e == KEY for e in entries]
     dims = argument_axes(NAME, f, [None if key else e for e, key in zip(entries, keys)], given, "cut along",
                          "what each step sees whole")
-    memories = [_memory("loads", e) for e in argument_entries(NAME, "loads", f, loads, given, None)]
+    places = argument_entries(NAME, "loads", f, _apart(loads), given, None)
+    memories = [_memory("loads", e) for e in places]
 
     def path(i: int) -> str:
         return f"argument {tracing.leaf_names(f, given.args, given.kwargs)[i]} of {function_name(f)}"
@@ -212,6 +239,13 @@ def _stacks(f: Function, steps: int, in_axes: Any, loads: Any, given: tracing.Ar
             raise ArgumentError(message(
                 f"{NAME}: {path(i)} is {aval}: {aval.shape[d]} elements along axis {d} do not divide into {steps} "
                 "equal parts", f"way out: let steps divide {aval.shape[d]}, or pad the array", at=user_source(3)))
+    idle = _without_parts(places, [d is None and not on for d, on in zip(dims, stacked)])
+    if idle is not None:
+        why = "each step gets a key of its own" if keys[idle] else "each step sees it whole"
+        raise ArgumentError(message(f"{NAME}: loads=HostStream() asks to stream {path(idle)}, but {why}",
+                                    "way out: None for it in loads"
+                                    + ("" if keys[idle] else ", or an axis in in_axes along which it is cut"),
+                                    at=user_source(3)))
     return [x if on else prims.split_key(x, steps) if key else None if d is None else prims.cut(x, steps, d, memory)
             for x, on, key, d, memory in zip(given.leaves, stacked, keys, dims, memories)]
 
@@ -228,6 +262,17 @@ def _memory(option: str, entry: Any) -> str:
         return REMOTE
     raise ArgumentError(message(f"{NAME}: {option} has None, 'device', pf.HostStream() or pf.Remote(buffer) for each "
                                 f"array, got {entry!r}", at=user_source(3)))
+
+
+def _apart(option: Any) -> Any:
+    """`loads` or `stores` with an object of its own for each stream that is asked for."""
+    return tree.map(lambda e: HostStream() if isinstance(e, HostStream) else e, option)
+
+
+def _without_parts(entries: Sequence[Any], whole: Sequence[bool]) -> Optional[int]:
+    """The first leaf below a HostStream() that stands only above what is `whole` in each step, if there is one."""
+    streamed = {id(e) for e, on in zip(entries, whole) if not on}
+    return next((i for i, e in enumerate(entries) if isinstance(e, HostStream) and id(e) not in streamed), None)
 
 
 # ---------------------------------------------------------------------------- what comes out
@@ -255,7 +300,8 @@ def _outcomes(f: Function, traced: tracing.Traced, out_axes: Any, reduce: Any, s
               ) -> List[Outcome]:
     """What becomes of each leaf of the result."""
     columns = [result_entries(NAME, option, f, value, traced) for option, value in (
-        ("out_axes", out_axes), ("reduce", reduce), ("stores", stores))]
+        ("out_axes", out_axes), ("reduce", reduce), ("stores", _apart(stores)))]
+    idle = _without_parts(columns[2], [way is not None for way in columns[1]])
     out: List[Outcome] = []
     for i, (aval, axis, way, store) in enumerate(zip(traced.jaxpr.out_avals, *columns)):
         memory = _memory("stores", store)
@@ -268,6 +314,8 @@ def _outcomes(f: Function, traced: tracing.Traced, out_axes: Any, reduce: Any, s
             if isinstance(store, Remote):
                 raise fault(f"which is reduced: it has no parts to put into {store.buffer.name}",
                             "leave it out of stores, or out of reduce")
+            if i == idle:
+                raise fault("which is reduced: it has no parts to stream", "leave it out of stores, or out of reduce")
             if not isinstance(way, str) or way not in (SUM, MEAN):
                 raise ArgumentError(message(
                     f"{NAME}: reduce has None, {SUM!r} or {MEAN!r} for each result, got {way!r}", at=user_source(3)))
@@ -287,6 +335,7 @@ def _outcomes(f: Function, traced: tracing.Traced, out_axes: Any, reduce: Any, s
         if not aval.ndim:
             raise fault("a scalar, whose parts cannot be put together along an axis",
                         f"add it up with reduce={SUM!r} or {MEAN!r}, or keep the axis of the batch")
+        axis = known(f"{NAME}: an axis in out_axes", axis)
         if not is_index(axis) or not -aval.ndim <= axis < aval.ndim:
             raise fault(f"which has no axis {axis!r} to be put together along",
                         f"name an axis in out_axes, or add it up with reduce={SUM!r} or {MEAN!r}")

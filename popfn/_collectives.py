@@ -3,7 +3,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Sequence, Tuple, Union
 
+import numpy as np
+
 from . import numpy as pnp
+from ._promotion import known
 from .trace import prims, tree
 from .trace.array import Array
 from .trace.aval import float32
@@ -32,7 +35,7 @@ def pmean(x: Any, axis_name: Names) -> Any:
     def mean(x: Any, names: Tuple[str, ...]) -> Any:
         count = 1
         for name in names:
-            count *= _size("pmean", name)
+            count *= size_in_scope("pmean", name)
         dtype = aval_of(x).dtype if aval_of(x).is_float else float32
         total = prims.psum(prims.convert(x, float32), names)  # float16 may not hold it
         return prims.convert(prims.div(total, literal(float(count), aval_of(total))), dtype)
@@ -51,7 +54,7 @@ def pmin(x: Any, axis_name: Names) -> Any:
 
 def pvary(x: Any, axis_name: Names) -> Any:
     """One value for all lanes as one that may differ between them; its derivative is the sum over the lanes."""
-    names = _names("pvary", axis_name)
+    names = names_in_scope("pvary", axis_name)
     return tree.map(lambda leaf: prims.pvary(pnp.asarray(leaf), frozenset(names)), x)
 
 
@@ -69,7 +72,7 @@ def all_gather(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) ->
         at = _place("all_gather", axis, x.ndim)
         y = prims.all_gather(x, axis_name, size, at)
         return prims.reshape(y, x.shape[:at] + (size * x.shape[at],) + x.shape[at + 1:])
-    size = _size("all_gather", axis_name)
+    size = size_in_scope("all_gather", axis_name)
     return tree.map(gather, x)
 
 
@@ -78,7 +81,7 @@ def psum_scatter(x: Any, axis_name: str, *, axis: int = 0, tiled: bool = False) 
 
     Raises ShapeError if the axis does not have one element, or with `tiled` one equal part, for each lane.
     """
-    size = _size("psum_scatter", axis_name)
+    size = size_in_scope("psum_scatter", axis_name)
 
     def scatter(x: Any) -> Any:
         x = _varying("psum_scatter", x, (axis_name,))
@@ -98,7 +101,7 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int) -> Any
 
     `split_axis` has one element for each lane, and goes. Raises ShapeError if it does not.
     """
-    size = _size("all_to_all", axis_name)
+    size = size_in_scope("all_to_all", axis_name)
 
     def exchange(x: Any) -> Any:
         x = _varying("all_to_all", x, (axis_name,))
@@ -115,7 +118,7 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[Tuple[int, int]]) -> Any:
 
     Raises ArgumentError if a lane is a source or a target twice, or is out of range.
     """
-    size = _size("ppermute", axis_name)
+    size = size_in_scope("ppermute", axis_name)
     pairs = tuple((int(a), int(b)) for a, b in perm)
     for what, lanes in (("source", [a for a, _ in pairs]), ("target", [b for _, b in pairs])):
         bad = [n for n in lanes if not 0 <= n < size or lanes.count(n) > 1]
@@ -134,37 +137,37 @@ def axis_index(axis_name: str) -> Array:
     >>> pf.vmap(lambda x: x + axis_index("i"), axis_name="i")(np.zeros(3, np.int32))
     Array([0, 1, 2], dtype=int32)
     """
-    return prims.axis_index(axis_name, _size("axis_index", axis_name))
+    return prims.axis_index(axis_name, size_in_scope("axis_index", axis_name))
 
 
 def axis_size(axis_name: str) -> int:
     """The number of lanes along a named axis, a Python integer."""
-    return _size("axis_size", axis_name)
+    return size_in_scope("axis_size", axis_name)
 
 
 # ---------------------------------------------------------------------------- what they share
 def _reduce(name: str, primitive: Callable[[Any, Tuple[str, ...]], Any], x: Any, axis_name: Names) -> Any:
-    names = _names(name, axis_name)
+    names = names_in_scope(name, axis_name)
     if not names:
         return tree.map(pnp.asarray, x)
     return tree.map(lambda leaf: primitive(_varying(name, leaf, names), names), x)
 
 
-def _names(name: str, axis_name: Names) -> Tuple[str, ...]:
+def names_in_scope(name: str, axis_name: Names) -> Tuple[str, ...]:
     """The names of axes, each in scope."""
-    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list, set, frozenset)) else (axis_name,)
     for n in names:
-        _size(name, n)
+        size_in_scope(name, n)
         if names.count(n) > 1:
             raise ArgumentError(message(f"{name}: the axis {n!r} is named twice", f"seen: {names}",
                                         at=user_source(3)))
     return names
 
 
-def _size(name: str, axis_name: str) -> int:
+def size_in_scope(name: str, axis_name: str) -> int:
     """The size of a named axis, or an AxisError."""
     axes = named_axes()
-    if axis_name not in axes:
+    if not isinstance(axis_name, str) or axis_name not in axes:
         raise AxisError(message(f"{name}: there is no axis {axis_name!r} here",
                                 f"in scope: {', '.join(map(repr, axes)) or 'none'}",
                                 'way out: call it in a function that is mapped with pf.vmap(f, axis_name=...), or '
@@ -190,6 +193,7 @@ def _varying(name: str, x: Any, names: Tuple[str, ...]) -> Array:
 
 def _place(name: str, axis: int, ndim: int) -> int:
     """An axis counted from the front."""
-    if not -ndim <= axis < ndim:
+    axis = known(f"{name}: an axis", axis)
+    if not isinstance(axis, (int, np.integer)) or not -ndim <= axis < ndim:
         raise ShapeError(message(f"{name}: axis {axis!r} is not an axis of a value of rank {ndim}", at=user_source(4)))
-    return axis % ndim
+    return int(axis) % ndim

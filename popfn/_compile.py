@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from . import _tracing as tracing
+from ._promotion import known
 from ._static import Static, StaticParameters
 from .api import Function, check_callable, decorator, is_index, specs_from_annotations, wraps
 from .lower.program import Program, build_program
@@ -14,7 +15,7 @@ from .trace import tree
 from .trace.annotations import annotations_of
 from .trace.array import Array
 from .trace.aval import Aval, scalar_array, spec as spec
-from .trace.errors import ArgumentError, function_name, message, user_source
+from .trace.errors import ArgumentError, NarrowingError, function_name, message, user_source
 from .trace.primitive import watchers
 from .trace.tracer import bind, current_trace, named_axes
 from .transforms.call import Call
@@ -22,6 +23,9 @@ from .transforms.custom import without_rules
 from .transforms.replay import inline
 from .transforms.shard import without_meshes
 from .transforms.simplify import simplify
+
+#: How many an IPU has, Mk2 or Bow. Those for input and output are missing where the program computes.
+TILES = 1472
 
 Runner = Callable[[Sequence[np.ndarray]], List[np.ndarray]]
 
@@ -56,10 +60,21 @@ class Entry:
             return inline(self.jaxpr, leaves)
         if self.run is None:
             self.run = compile_flat(without_meshes(without_rules(self.jaxpr)), self.names)
-        outs = self.run([data(x, a) for x, a in zip(leaves, self.jaxpr.in_avals)])
+        outs = self.run(self.arrays(leaves))
         for y in outs:
             y.flags.writeable = False
         return [Array.wrap(y, a) for y, a in zip(outs, self.jaxpr.out_avals)]
+
+    def arrays(self, leaves: Sequence[Any]) -> List[np.ndarray]:
+        """Concrete leaves as the program takes them. Raises NarrowingError that names one that does not fit."""
+        out: List[np.ndarray] = []
+        try:
+            for x, aval in zip(leaves, self.jaxpr.in_avals):
+                out.append(data(x, aval))
+        except NarrowingError as e:
+            raise NarrowingError(message(f"argument {self.names[len(out)]} of {self.jaxpr.name}: {e}",
+                                         at=user_source(3))) from None
+        return out
 
 
 def data(x: Any, aval: Aval) -> np.ndarray:
@@ -95,7 +110,11 @@ def jit(f: Function, *, static_argnums: Union[int, Sequence[int]] = (), static_a
     """
     cache: Dict[Signature, Entry] = {}
     static = StaticParameters("jit", f, static_argnums, static_argnames)
-    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    numbers: Any = known("jit: donate_argnums", donate_argnums)
+    donated = tuple(numbers) if isinstance(numbers, (tuple, list, range)) else (numbers,)
+    if not all(map(is_index, donated)):
+        raise ArgumentError(message("jit: donate_argnums numbers arguments, by an integer or several, got "
+                                    f"{donate_argnums!r}", at=user_source(2)))
 
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +154,7 @@ def give_up(f: Function, args: Sequence[Any], numbers: Sequence[int], results: S
         return
     kept = {id(y) for y in results}
     for n in numbers:
-        if not is_index(n) or not -len(args) <= n < len(args):
+        if not -len(args) <= n < len(args):
             raise ArgumentError(message(f"jit: donate_argnums names argument {n!r}, but {function_name(f)} was called "
                                         f"with {len(args)} positional arguments", at=user_source(3)))
         for x in tree.leaves(args[n]):
@@ -165,14 +184,15 @@ def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str], 
 
 
 def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None, target: str = "auto",
-          io_tiles: int = 0, **kwargs: Any) -> Program:
+          io_tiles: int = 0, replica_state: bool = False, **kwargs: Any) -> Program:
     """The PopXL program of `f` for arguments of these types: arrays, avals (`pf.spec`) or a mix of them.
 
     `state` names the arguments, by number, that live on the device. `f` then returns their new values first: a tuple
     (new state, result), or for several state arguments (new, ..., new, result). Without any arguments the types are
     taken from f's jaxtyping annotations. `target` is "sdk" for Graphcore's PopXL, "host" for popfn's own, "auto" for
     the SDK where there is one. `io_tiles` sets so many tiles of each IPU apart for input and output, which the io modes
-    "io" and "io_overlapped" of `batch_serialise` need.
+    "io" and "io_overlapped" of `batch_serialise` need. With `replica_state`, what each replica has of the state can be
+    read, by `Session.get_replica_data`: for debugging, because the host then keeps as many copies.
 
     Raises InputError where the new state is not of the state's type, and what tracing raises.
 
@@ -186,14 +206,21 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
     check_callable("lower", f, "pf.lower(f, x)")
     if not args and not kwargs and annotations_of(f) is not None:
         args = specs_from_annotations(f)
+    state, io_tiles = known("lower: state", state), known("lower: io_tiles", io_tiles)
     numbers = () if state is None else tuple(state) if isinstance(state, (tuple, list, range)) else (state,)
     count = len(args) + len(kwargs)
     for n in numbers:
         if not is_index(n) or not -count <= n < count:
             raise ArgumentError(message(f"lower: state={state!r}, but {function_name(f)} has {count} arguments here",
                                         at=user_source(2)))
-    if not is_index(io_tiles) or io_tiles < 0:
-        raise ArgumentError(message(f"lower: io_tiles is a number of 0 or more, got {io_tiles!r}", at=user_source(2)))
+    if not isinstance(target, str):
+        raise ArgumentError(message(f'target= is "auto", "host" or "sdk", got {target!r}', at=user_source(2)))
+    if not is_index(io_tiles) or not 0 <= io_tiles < TILES:
+        raise ArgumentError(message(f"lower: io_tiles is a number from 0 to below the {TILES} tiles of an IPU, got "
+                                    f"{io_tiles!r}", "way out: io_tiles=32, which leaves most tiles to the computation",
+                                    at=user_source(2)))
+    if not isinstance(replica_state, bool):
+        raise ArgumentError(message(f"lower: replica_state is True or False, got {replica_state!r}", at=user_source(2)))
     given = tracing.arguments("lower", f, args, kwargs)
     traced = tracing.trace(f, given)
     if traced.captures:
@@ -203,4 +230,4 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
     names = tracing.argument_names(f, args, kwargs)
     return build_program(without_rules(traced.jaxpr), list(zip(names, given.structures)),
                          tuple(n % count for n in numbers), traced.out_tree, target=target, name=traced.jaxpr.name,
-                         io_tiles=io_tiles)
+                         io_tiles=io_tiles, replica_state=replica_state)

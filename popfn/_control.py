@@ -95,7 +95,7 @@ def _scan(name: str, f: Function, init: Any, xs: Any, length: Optional[int], rev
     operands = [*body.consts, *_typed(given.leaves[:n], body.carry), *given.leaves[n:]]
     step = Scan(body.jaxpr, size, len(body.consts), n, bool(reverse))
     unroll = known("scan: unroll", unroll)
-    results = bind(step, operands) if unroll == 1 and unroll is not True else _unrolled(step, operands, unroll)
+    results = bind(step, operands) if is_index(unroll) and unroll == 1 else _unrolled(step, operands, unroll)
     y_tree = body.out_tree.children()[1]
     return tree.unflatten(carry_tree, results[:n]), tree.unflatten(y_tree, results[n:])
 
@@ -318,10 +318,12 @@ def _in_branch(name: str, f: Function, operands: Sequence[Any]) -> Body:
     except RangeError as e:
         if "out of range" not in str(e) or "seen: in the branch" in str(e):
             raise
+        text, _, advice = str(e).partition("\n  way out: ")
+        advice = advice or ("a traced index, which reads the nearest element and writes nothing, or take and x.at with "
+                            "mode=")
         raise RangeError("\n  ".join([
-            str(e), f"seen: in the branch {function_name(f)} of {name}, which is traced whether it is taken or not",
-            "way out: a traced index, which reads the nearest element and writes nothing, or take and x.at with mode="],
-        )) from None
+            text, f"seen: in the branch {function_name(f)} of {name}, which is traced whether it is taken or not",
+            f"way out: {advice}"])) from None
 
 
 def _branch(name: str, functions: Sequence[Function], index: Any, operands: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from . import _tracing as tracing, numpy as pnp
+from ._promotion import known
 from .api import (
     Function,
     argument_numbers,
@@ -47,6 +48,8 @@ Rows = Callable[[Point], Tuple[List[Any], List[List[Any]]]]
 
 def jacobian(name: str, f: Function, argnums: Numbers, has_aux: bool, rows: Rows) -> Function:
     """The wrapper of a function that returns a Jacobian."""
+    argnums = known(f"{name}: argnums", argnums)
+
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         numbers = argument_numbers(name, f, argnums, args)

@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _tracing as tracing
 from ._batch import batch_serialise, check_options, given_row
+from ._promotion import known
 from ._remote import Remote, loaded, row_number
 from ._shard import P
 from .api import Function, Pullback, check_callable, is_index, vjp
@@ -42,9 +43,9 @@ def fwd_and_grad(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0, r
     (Array(6., dtype=float32), Array([3., 3., 3., 3.], dtype=float32))
     """
     check_callable(NAME, f, "fwd_and_grad(f, steps)")
-    check_options(NAME, steps, rows, io_mode, residuals)
-    given: Any = argnums
-    numbers = None if argnums is None else (given,) if is_index(given) else tuple(given)
+    steps, rows = check_options(NAME, steps, rows, io_mode, residuals)
+    given: Any = known(f"{NAME}: argnums", argnums)
+    numbers = None if given is None else tuple(given) if isinstance(given, (tuple, list, range)) else (given,)
 
     def fwd(*args: Any, row: Any = 0) -> Tuple[Any, Any]:
         row = given_row(NAME, row, rows)
@@ -172,6 +173,13 @@ def _taken(ct: Any, entries: Any, axes: Any, structure: tree.TreeDef, row: Any, 
     except TreeError as e:
         raise ArgumentError(message(f"{NAME}: cotangents or out_axes is no tree above the result: {e}",
                                     at=user_source(3))) from None
+    for entry in options:
+        if entry is not None and not isinstance(entry, Remote):
+            raise ArgumentError(message(f"{NAME}: cotangents has None or pf.Remote(buffer) for each result, got "
+                                        f"{entry!r}", at=user_source(3)))
+    if ct is None and None in options:
+        raise ArgumentError(message(f"{NAME}: grad takes the cotangent of the result behind the residuals",
+                                    "way out: grad(residuals, ct), or cotangents=pf.Remote(buffer)", at=user_source(3)))
     if not any(isinstance(entry, Remote) for entry in options):
         return ct
     holes = iter([ct] if structure.is_leaf() else tree.prefix_leaves(ct, structure))

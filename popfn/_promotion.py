@@ -126,6 +126,14 @@ def known(what: str, value: Any, way: str = "") -> Any:
             at=user_source(3))) from None
 
 
+def known_integer(what: str, value: Any) -> int:
+    """A count or a shift. Raises ArgumentError for what is no integer, ConcretizationError for what is not known."""
+    value = known(what, value)
+    if not isinstance(value, (int, np.integer)):
+        raise ArgumentError(message(f"{what} is an integer, got {value!r}", at=user_source(3)))
+    return int(value)
+
+
 def check_number(name: str, what: str, value: Any, holds: Callable[[float], bool], text: str) -> None:
     """Raise ArgumentError for a number, known while tracing, for which a condition, put in words by `text`, fails."""
     if isinstance(value, Tracer):

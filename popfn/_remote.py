@@ -4,12 +4,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
+import numpy as np
+
 from . import numpy as pnp
+from ._promotion import known
 from .api import is_index
+from .trace.array import Array
 from .trace.aval import DEVICE, REMOTE, Aval
-from .trace.errors import ArgumentError, AxisError, RangeError, ShapeError, message, user_source
+from .trace.errors import ArgumentError, AxisError, ShapeError, message, user_source
 from .trace.prims import of_shards, place, shard_of
-from .trace.prims.remote import RemoteBuffer, RemoteRead, RemoteWrite
+from .trace.prims.remote import MOST_ENTRIES, RemoteBuffer, RemoteRead, RemoteWrite
 from .trace.tracer import aval_of, bind, named_axes
 from .transforms.bodies import rebuilt
 from .transforms.scan import Scan
@@ -33,16 +37,18 @@ class Buffer(RemoteBuffer):
     def read(self, row: Any) -> Any:
         """The values of all steps of a row as they are now, stacked: a value in remote memory.
 
-        Raises RangeError for a row that is known and not there, InputError if nothing was written there yet, AxisError
-        outside of `shard` for a buffer of replicas.
+        Raises RangeError for a row that is not there, InputError if nothing was written there yet, AxisError outside of
+        `shard` for a buffer of replicas. In a lowered program, whether the row of a traced number is there is seen when
+        it runs, on the host, which names all lines that may be meant; with the SDK nothing is checked then, and on
+        neither whether something was written.
         """
         return self.values(row_number(self, row))
 
     def write(self, row: Any, x: Any) -> None:
         """Put the stacked values of all steps into a row.
 
-        Raises ShapeError if they are of another type, RangeError for a row that is known and not there, AxisError for
-        values that differ between replicas where the buffer has one for all.
+        Raises ShapeError if they are of another type, RangeError for a row that is not there, as `read` does, AxisError
+        for values that differ between replicas where the buffer has one for all.
         """
         aval, shape = aval_of(x), (self.steps, *self.spec.shape)
         if (aval.shape, aval.dtype) != (shape, self.spec.dtype):
@@ -124,7 +130,7 @@ def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] 
     in the order in which the program says them.
 
     Raises ArgumentError if `spec` is no type of an array with elements, or `steps` or `rows` is no number of 1 or more,
-    or `varying` and `shard_group` do not name axes, each once.
+    if there are more than 2 ** 31 entries, or `varying` and `shard_group` do not name axes, each once.
 
     >>> import numpy as np
     >>> buffer = remote_buffer(Aval((2,)), steps=3, name="activations")
@@ -138,10 +144,16 @@ def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] 
         got = repr(spec) if isinstance(spec, Aval) else f"a value of type {type(spec).__name__}"
         raise ArgumentError(message(f"remote_buffer: spec is the type of an array with elements, got {got}",
                                     "way out: remote_buffer(pf.spec((16, 32)), steps=4)", at=user_source(2)))
+    steps, rows = known("remote_buffer: steps", steps), known("remote_buffer: rows", rows)
     for what, n in (("steps", steps), ("rows", rows)):
         if not is_index(n) or n < 1:
             raise ArgumentError(message(f"remote_buffer: {what} is a number of 1 or more, got {n!r}",
                                         at=user_source(2)))
+    entries = int(steps) * int(rows)
+    if entries > MOST_ENTRIES:
+        raise ArgumentError(message(f"remote_buffer: {rows} rows of {steps} steps are {entries} entries, a buffer has "
+                                    f"at most {MOST_ENTRIES}", "way out: several buffers, or larger entries",
+                                    at=user_source(2)))
     if name is not None and not isinstance(name, str):
         raise ArgumentError(message(f"remote_buffer: name is a text, got {name!r}", at=user_source(2)))
     names = tuple([(x,) if isinstance(x, str) else tuple(x) if isinstance(x, (tuple, list)) else (x,)
@@ -152,14 +164,21 @@ def remote_buffer(spec: Aval, steps: int, rows: int = 1, *, name: Optional[str] 
     return Buffer(spec, int(steps), int(rows), name or "buffer", *names)
 
 
+def known_index(n: Any) -> Optional[int]:
+    """An integer whose value is known now: a Python or NumPy one, or an Array of one that is not traced."""
+    if is_index(n):
+        return int(n)
+    value = n.value if type(n) is Array else n
+    if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "iu":
+        return int(value)
+    return None
+
+
 def row_number(buffer: RemoteBuffer, row: Any) -> Any:
-    """The number of a row as an operand. Raises RangeError if it is known and out of range."""
-    if is_index(row):
-        if not 0 <= row < buffer.rows:
-            raise RangeError(message(
-                f"row {int(row)} of {buffer.name} is out of range: it has {buffer.rows} row{'s' * (buffer.rows > 1)}",
-                f"way out: remote_buffer(..., rows={int(row) + 1})" if row >= 0 else None, at=user_source(3)))
-        return int(row)
+    """The number of a row as an operand. Raises RangeError if it is known and not there, ArgumentError for none."""
+    k = known_index(row)
+    if k is not None:
+        return buffer.row(k, user_source(3))
     aval = aval_of(row)
     if aval.ndim or aval.dtype.kind not in "iu":
         raise ArgumentError(message(f"the number of a row of {buffer.name} is an integer, got {aval}",
@@ -174,6 +193,8 @@ class Remote:
     The serialised function is called with `row=r`, 0 unless said. `row` here says which row of the buffer that means:
     an integer k is row r + k, None is row 0 whatever r is, and a function gives the row for r. `shard_group` says again
     which replicas keep parts of a value; it is that of the buffer.
+
+    Raises ArgumentError for what is no buffer, or no row, RangeError for a number k that is no row of the buffer.
 
     >>> Remote(remote_buffer(Aval((2,)), steps=3, rows=4, name="x"), row=1)
     Remote(buffer='x', row=1)
@@ -190,7 +211,8 @@ class Remote:
         if self.row is not None and not callable(self.row) and (not is_index(self.row) or self.row < 0):
             raise ArgumentError(message(f"Remote: row is a number of 0 or more, None or a function, got {self.row!r}",
                                         at=user_source(3)))
-
+        if is_index(self.row):  # what is added to it is 0 or more
+            self.buffer.row(self.row, user_source(3))
         group = self.shard_group
         if group is not None and ((group,) if isinstance(group, str) else group) != self.buffer.shard_group:
             raise ArgumentError(message(f"Remote: {self.buffer.name} was made with shard_group="

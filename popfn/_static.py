@@ -4,6 +4,9 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable, Dict, Sequence, Tuple, Union
 
+import numpy as np
+
+from ._promotion import known
 from .trace import tree
 from .trace.errors import ArgumentError, function_name, message, user_source
 
@@ -48,8 +51,15 @@ class StaticParameters:
     def __init__(self, transform: str, f: Callable[..., Any], argnums: Union[int, Sequence[int]],
                  argnames: Union[str, Sequence[str]]) -> None:
         self.transform, self.f = transform, f
-        self.numbers = set((argnums,) if isinstance(argnums, int) else argnums)
-        self.names = set((argnames,) if isinstance(argnames, str) else argnames)
+        numbers: Any = known(f"{transform}: static_argnums", argnums)
+        numbers = tuple(numbers) if isinstance(numbers, (tuple, list, range, set, frozenset)) else (numbers,)
+        names: Any = tuple(argnames) if isinstance(argnames, (tuple, list, set, frozenset)) else (argnames,)
+        if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in numbers):
+            raise self.error(f"static_argnums numbers arguments, by an integer or several, got {argnums!r}")
+        if not all(isinstance(name, str) for name in names):
+            raise self.error(f"static_argnames names arguments, by a text or several, got {argnames!r}")
+        self.numbers = set(map(int, numbers))
+        self.names = set(names)
         try:
             parameters = list(inspect.signature(f).parameters.values())
         except (TypeError, ValueError):  # a built-in without a signature
@@ -58,7 +68,7 @@ class StaticParameters:
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         open_ended = {p.kind for p in parameters}
         for n in self.numbers:
-            if not isinstance(n, int) or not (-len(positional) <= n < len(positional)
+            if not (-len(positional) <= n < len(positional)
                                               or inspect.Parameter.VAR_POSITIONAL in open_ended or not parameters):
                 raise self.error(f"static_argnums names argument {n!r}, but {function_name(f)} has {len(positional)}")
         for name in self.names:

@@ -5,6 +5,7 @@ from typing import Any, Dict, Optional, Sequence, Union
 
 from . import _tracing as tracing, numpy as pnp
 from ._axes import argument_axes, argument_entries, result_entries
+from ._promotion import known
 from .api import Function, decorator, is_index, wraps
 from .trace import tree
 from .trace.aval import Aval
@@ -47,6 +48,7 @@ def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0, *, axis_size: Optiona
     >>> vmap(pf.jacfwd(lambda w, x: w * x), in_axes=(None, 0), axis_name="i")(2.0, xs)
     Array([1., 2., 3.], dtype=float32)
     """
+    axis_size = known("vmap: axis_size", axis_size)
     if axis_name is not None and not (isinstance(axis_name, str) and axis_name.isidentifier()):
         raise ArgumentError(message(f"vmap: axis_name is a name, got {axis_name!r}", at=user_source(2)))
 
@@ -98,6 +100,7 @@ def _placed(f: Function, traced: tracing.Traced, i: int, x: Any, dim: Optional[i
         path = tree.paths(traced.out_tree, "result")[i]
         return ArgumentError(message(f"vmap: {path} of {function_name(f)}, {aval} for each element, {text}",
                                      f"way out: {way}" if way else None, at=user_source(4)))
+    want = known("vmap: an axis in out_axes", want)
     if want is None:
         if dim is not None:
             raise fault("depends on the element, but out_axes says None", "give it an axis in out_axes")

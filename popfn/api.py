@@ -13,6 +13,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _tracing as tracing, numpy as pnp
+from ._promotion import known
 from .trace import prims, tree
 from .trace.annotations import specs_from_annotations as _annotated_specs
 from .trace.aval import Aval, spec
@@ -21,7 +22,7 @@ from .trace.jaxpr import Jaxpr
 from .trace.primitive import Zero
 from .trace.prims import instantiate
 from .trace.tracer import aval_of, literal
-from .transforms.differentiate import jvp_jaxpr, linearize_jaxpr, transpose_jaxpr, vjp_jaxpr
+from .transforms.differentiate import for_forward_mode, jvp_jaxpr, linearize_jaxpr, transpose_jaxpr, vjp_jaxpr
 from .transforms.replay import inline
 
 Function = Callable[..., Any]
@@ -97,7 +98,10 @@ def argument_numbers(name: str, f: Function, argnums: Union[int, Sequence[int]],
     """The numbers of the positional arguments that are differentiated, non-negative."""
     numbers = tuple(argnums) if isinstance(argnums, (tuple, list, range)) else (argnums,)
     for n in numbers:
-        if not is_index(n) or not -len(args) <= n < len(args):
+        if not is_index(n):
+            raise ArgumentError(message(f"{name}: argnums={argnums!r} does not number positional arguments",
+                                        "way out: an integer, or a tuple of integers", at=user_source(3)))
+        if not -len(args) <= n < len(args):
             raise ArgumentError(message(
                 f"{name}: argnums={argnums!r}, but {function_name(f)} was called with {len(args)} positional arguments",
                 "way out: pass what is differentiated by position", at=user_source(3)))
@@ -149,6 +153,8 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
     >>> value_and_grad(lambda x: pnp.sum(x ** 2))(pnp.asarray([1.0, 3.0]))
     (Array(10., dtype=float32), Array([2., 6.], dtype=float32))
     """
+    argnums = known("grad: argnums", argnums)
+
     @wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         numbers = argument_numbers("grad", f, argnums, args)
@@ -309,10 +315,11 @@ def linearize(f: Function, *primals: Any) -> Tuple[Any, Function]:
     """
     traced, leaves, structures = traced_floats("linearize", f, primals)
     outs, cut, residuals = linearized(traced, leaves)
+    linear = for_forward_mode(cut.linear)
 
     def push_forward(*tangents: Any) -> Any:
         given = _tangents("linearize", f, primals, tangents, structures, leaves)
-        got = inline(cut.linear, [*residuals, *given])
+        got = inline(linear, [*residuals, *given])
         return traced.outputs(spread_zeros(got, cut.moves, traced.jaxpr.out_avals))
     return traced.outputs(outs), push_forward
 

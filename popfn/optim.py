@@ -14,9 +14,10 @@ Array([0., 1.], dtype=float32)
 """
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple, Union
 
 from . import numpy as pnp
+from ._collectives import names_in_scope, pmin, psum
 from ._promotion import check_number
 from .trace import tree
 from .trace.array import Array
@@ -25,6 +26,8 @@ from .trace.errors import ArgumentError, DtypeError, TreeError, message, user_so
 from .trace.tracer import aval_of
 
 Rate = Union[float, Array, Callable[[Array], Any]]
+#: Named axes; leaves that vary over one are parts of whole leaves, as `popfn.zero` makes them.
+Names = Union[str, Sequence[str]]
 #: (grads, state, params) -> (new params, new state)
 Update = Callable[[Any, Any, Any], Tuple[Any, Any]]
 
@@ -102,10 +105,11 @@ def _adam(name: str, learning_rate: Rate, b1: float, b2: float, eps: float, weig
 
 
 def lamb(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6, weight_decay: float = 0.01,
-         max_weight_norm: float = float("inf")) -> Optimiser:
+         max_weight_norm: float = float("inf"), axis_name: Names = ()) -> Optimiser:
     """Adam's direction with weight decay, scaled per leaf by the norm of the parameter over that of the direction.
 
-    The ratio is 1 where either norm is 0. You et al., arXiv 1904.00962.
+    The ratio is 1 where either norm is 0. Norms are those of whole leaves also where each replica along `axis_name` has
+    a part. You et al., arXiv 1904.00962.
     """
     _check_rates("lamb", b1=b1, b2=b2)
     _check_factors("lamb", eps=eps, weight_decay=weight_decay, max_weight_norm=max_weight_norm)
@@ -118,7 +122,8 @@ def lamb(learning_rate: Rate, *, b1: float = 0.9, b2: float = 0.999, eps: float 
         def moved(p: Any, d: Any) -> Any:
             wide = _wide(p)
             d = d + weight_decay * wide
-            weight_norm, norm = pnp.minimum(_norm(wide), max_weight_norm), _norm(d)
+            weight_norm = pnp.minimum(global_norm(wide, axis_name), max_weight_norm)
+            norm = global_norm(d, axis_name)
             both = pnp.logical_and(weight_norm > 0, norm > 0)
             ratio = pnp.where(both, weight_norm / pnp.where(both, norm, 1.0), 1.0)
             return _moved(p, rate * ratio * d)
@@ -141,32 +146,49 @@ def _adam_direction(grads: Any, state: AdamState, b1: float, b2: float, eps: flo
 
 
 # ---------------------------------------------------------------------------- gradients
-def global_norm(values: Any) -> Array:
-    """The Euclidean norm of all leaves together, a float32 scalar."""
-    total = pnp.asarray(0.0, float32)
+def global_norm(values: Any, axis_name: Names = ()) -> Array:
+    """The Euclidean norm of all leaves together, a float32 scalar.
+
+    Leaves that vary over an axis of `axis_name` are parts of whole leaves, of which it is the norm, on all replicas;
+    without it the norm would be that of a replica's parts. Raises AxisError for an axis that is not in scope.
+
+    >>> import numpy as np, popfn as pf
+    >>> pf.shard(lambda x: global_norm(x, "dp"), pf.Mesh(dp=2), pf.P("dp"), pf.P())(np.float32([3, 4]))
+    Array(5., dtype=float32)
+    """
+    names = names_in_scope("global_norm", axis_name)
+    totals: Dict[Tuple[str, ...], Any] = {(): pnp.asarray(0.0, float32)}
     for leaf in tree.leaves(values):
         wide = _wide(leaf)
-        total = total + pnp.sum(wide * wide)
+        over = _cut_over(wide, names)
+        square = pnp.sum(wide * wide)
+        totals[over] = totals[over] + square if over in totals else square
+    total = totals.pop(())
+    for over, part in totals.items():
+        total = total + psum(part, over)
     return pnp.sqrt(total)
 
 
-def clip_by_global_norm(grads: Any, max_norm: float) -> Tuple[Any, Array]:
+def clip_by_global_norm(grads: Any, max_norm: float, axis_name: Names = ()) -> Tuple[Any, Array]:
     """The gradients, scaled down so that their global norm is at most `max_norm`, and the norm that they had.
 
-    Raises ArgumentError for a negative one. Pascanu, Mikolov and Bengio, arXiv 1211.5063.
+    The norm is that of `global_norm(grads, axis_name)`. Raises ArgumentError for a negative `max_norm`. Pascanu,
+    Mikolov and Bengio, arXiv 1211.5063.
     """
     check_number("clip_by_global_norm", "max_norm", max_norm, lambda n: n >= 0, "of 0 or more")
-    norm = global_norm(grads)
+    norm = global_norm(grads, axis_name)
     factor = pnp.where(norm > max_norm, max_norm / pnp.where(norm > 0, norm, 1.0), 1.0)
     return tree.map(lambda g: pnp.astype(_wide(g) * factor, aval_of(g).dtype), grads), norm
 
 
-def all_finite(values: Any) -> Array:
-    """Whether every element of every leaf is finite: a bool."""
+def all_finite(values: Any, axis_name: Names = ()) -> Array:
+    """Whether every element of every leaf is finite: a bool. Of all parts of leaves that vary over `axis_name`."""
     found = pnp.asarray(True)
+    names = names_in_scope("all_finite", axis_name)
     for leaf in tree.leaves(values):
         found = pnp.logical_and(found, pnp.all(pnp.abs(_wide(leaf)) < float("inf")))
-    return found
+    over = _cut_over(found, names)
+    return pmin(pnp.astype(found, int32), over) > 0 if over else found
 
 
 class LossScale(NamedTuple):
@@ -221,8 +243,9 @@ def _moment(p: Any) -> Array:
     return pnp.zeros(aval_of(p).shape, dtype=float32)
 
 
-def _norm(x: Any) -> Array:
-    return pnp.sqrt(pnp.sum(x * x))
+def _cut_over(x: Any, names: Tuple[str, ...]) -> Tuple[str, ...]:
+    """The axes along which replicas have parts of a leaf."""
+    return tuple([name for name in names if name in aval_of(x).varying])
 
 
 def _rate(learning_rate: Rate, step: Array) -> Any:

@@ -319,7 +319,7 @@ def test_what_is_kept_of_each_step(residuals, kept):
 def test_loads_and_stores_are_said_of_the_arrays_alone():
     made = pf.batch_serialise(
         lambda a, b, w: (a["p"] @ w, {"c": a["q"].T + b, "s": b.sum()}), 2, (0, 1, None), out_axes=(0, 1),
-        reduce=(None, {"c": None, "s": "sum"}), loads=({"p": pf.HostStream(), "q": None}, "device", pf.HostStream()),
+        reduce=(None, {"c": None, "s": "sum"}), loads=({"p": pf.HostStream(), "q": None}, "device", None),
         stores=("device", pf.HostStream()))
     args = {"p": X, "q": X[:4]}, np.ones((1, 4), f32), W
 
@@ -338,6 +338,20 @@ def test_loads_and_stores_are_said_of_the_arrays_alone():
     plain = pf.batch_serialise(lambda x: x * 2, 2, loads=pf.HostStream(), stores="device")
     assert memories(plain, X) == [("cut", "host"), ("join", "device")]
     assert memories(lambda x: plain(x=x), X) == [("cut", ""), ("join", "device")]
+
+
+STREAM = pf.HostStream()
+
+
+def test_a_stream_above_several_arrays_is_for_those_with_parts():
+    """One entry for all arguments, or for a dict of which something is cut; what is whole stays as it is."""
+    def memories(made: Callable[..., Any], *args: Any) -> List[str]:
+        return [e.primitive.memory for e in pf.make_jaxpr(made)(*args).eqns if e.primitive.name in ("cut", "join")]
+    assert memories(pf.batch_serialise(lambda w, x: x @ w, 2, (None, 0), loads=STREAM), W, X) == ["host", ""]
+    assert memories(pf.batch_serialise(lambda t: t["x"] @ t["w"], 2, ({"w": None, "x": 0},), loads=(STREAM,)),
+                    {"w": W, "x": X}) == ["host", ""]
+    made = pf.batch_serialise(lambda x: {"y": x, "s": x.sum()}, 2, reduce={"y": None, "s": "sum"}, stores=STREAM)
+    assert memories(made, X) == ["", "host"]
 
 
 def test_host_streams_are_values():
@@ -457,6 +471,26 @@ ERRORS = {  # the lines of the error but that of the place; "..." stands for wha
     "half steps": (lambda: serial(step, 2.0), STEPS + "2.0"),
     "bool steps": (lambda: serial(step, True), STEPS + "True"),
     "text steps": (lambda: serial(step, steps="4"), STEPS + "'4'"),
+    "a stream of what is whole": (
+        lambda: serial(lambda w, x: x @ w, 2, (None, 0), loads=(STREAM, STREAM))(W, X),
+        "loads=HostStream() asks to stream argument w of F, but each step sees it whole",
+        "way out: None for it in loads, or an axis in in_axes along which it is cut"),
+    "a stream of a whole leaf": (
+        lambda: serial(lambda t: t["x"] @ t["w"], 2, ({"w": None, "x": 0},), loads=({"w": STREAM, "x": None},))(
+            {"w": W, "x": X}), "loads=HostStream() asks to stream argument t['w'] of F, but each step sees it whole",
+        "way out: None for it in loads, or an axis in in_axes along which it is cut"),
+    "a stream of keys": (
+        lambda: serial(lambda k, x: x, 2, ("key", 0), loads=(STREAM, None))(pf.random.key(0), X),
+        "loads=HostStream() asks to stream argument k of F, but each step gets a key of its own",
+        "way out: None for it in loads"),
+    "a stream of a sum": (
+        lambda: serial(lambda x: x.sum(), 2, reduce="sum", stores=STREAM)(X),
+        "result of F is f32[] in each step, which is reduced: it has no parts to stream",
+        "way out: leave it out of stores, or out of reduce"),
+    "a stream of a mean beside parts": (
+        lambda: serial(lambda x: (x, x.sum()), 2, reduce=(None, "mean"), stores=(STREAM, STREAM))(X),
+        "result[1] of F is f32[] in each step, which is reduced: it has no parts to stream",
+        "way out: leave it out of stores, or out of reduce"),
     "io_mode": (lambda: serial(step, 2, io_mode="fast"), MODES + "'fast'"),
     "no io_mode": (lambda: serial(step, 2, io_mode=None), MODES + "None"),
     "an array for io_mode": (lambda: serial(step, 2, io_mode=X[0]), MODES + "array(..."),

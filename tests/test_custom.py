@@ -201,7 +201,7 @@ def branching(lib):
 FUNCTIONS: List[Callable[..., Any]] = [
     softplus, wrong, trees, by_argument, nondiff_jvp, nondiff_vjp, clipped, several, closing, jitted, nested, looped,
     branching]
-REVERSE = [several, nested, looped]  # whose forward rules call functions with a custom_vjp
+REVERSE = [nested, looped]  # whose forward rules give values of functions with a custom_vjp
 FORWARD = [softplus, wrong, trees, by_argument, nondiff_jvp, jitted]
 
 

@@ -22,7 +22,7 @@ FLOORS = [
     ["popfn.lower"],
     ["popfn.api", "popfn._tracing", "popfn._compile", "popfn._static", "popfn._control", "popfn._vmap", "popfn._custom",
      "popfn._custom_call", "popfn._checkpoint", "popfn._derivatives", "popfn._axes", "popfn._remote", "popfn._batch",
-     "popfn._phases", "popfn._memory", "popfn._shard"],
+     "popfn._phases", "popfn._memory", "popfn._shard", "popfn.distributed"],
     ["popfn"],
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

@@ -265,3 +265,149 @@ def test_64_bit_names_mean_their_32_bit_twins():
             assert y.dtype == short
     with pytest.raises(DtypeError, match=re.escape("complex")):
         pnp.zeros(2, dtype="complex64")
+
+
+# ---------------------------------------------------------------------------- options that Python has to know
+# Functions of an option, what the error calls it, and the text for what is no integer at all ({} is its repr).
+BOTH, ROW_OF = np.stack([X, X]), pf.spec(3)
+
+
+def _double(x):
+    return x * 2
+
+
+def _squares(x):
+    return pnp.sum(x * x)
+
+
+NUMBERS = {
+    "in_axes": (lambda v: pf.vmap(_double, in_axes=v)(BOTH), "vmap: an axis in in_axes",
+                "which has no axis {} to map over"),
+    "an entry of in_axes": (lambda v: pf.vmap(_double, in_axes=(v,))(BOTH), "vmap: an axis in in_axes",
+                            "which has no axis {} to map over"),
+    "out_axes": (lambda v: pf.vmap(_double, out_axes=v)(BOTH), "vmap: an axis in out_axes",
+                 "cannot have the mapped axis at {}"),
+    "axis_size": (lambda v: pf.vmap(lambda: 1.0, axis_size=v)(), "vmap: axis_size",
+                  "axis_size is a size of 0 or more, got {}"),
+    **{f"argnums of {name}": (lambda v, name=name: getattr(pf, name)(_squares, argnums=v)(X),
+                              f"{called}: argnums", f"{called}: argnums={{}} does not number positional arguments")
+       for name, called in (("grad", "grad"), ("value_and_grad", "grad"), ("jacfwd", "jacfwd"), ("jacrev", "jacrev"))},
+    "argnums of fwd_and_grad": (lambda v: pf.fwd_and_grad(_double, 1, argnums=v)[0](BOTH), "fwd_and_grad: argnums",
+                                "argnums names argument {}"),
+    "static_argnums": (lambda v: pf.jit(lambda x, n: x * n, static_argnums=v)(X, 2), "jit: static_argnums",
+                       "static_argnums numbers arguments, by an integer or several, got {}"),
+    "donate_argnums": (lambda v: pf.jit(_double, donate_argnums=v)(pf.Array(X)), "jit: donate_argnums",
+                       "donate_argnums numbers arguments, by an integer or several, got {}"),
+    "scan length": (lambda v: pf.scan(lambda c, _: (c, None), 1.0, None, length=v), "scan: the length",
+                    "scan: length is a number of 0 or more, got {}"),
+    "scan unroll": (lambda v: pf.scan(lambda c, _: (c, None), 1.0, None, length=2, unroll=v), "scan: unroll",
+                    "scan: unroll is True or a number of 1 or more, got {}"),
+    "max_steps": (lambda v: pf.while_loop(lambda c: c < 1, lambda c: c + 1, 0.0, max_steps=v), "while_loop: max_steps",
+                  "max_steps is a number of 0 or more, got {}"),
+    "steps": (lambda v: pf.batch_serialise(_double, v)(BOTH), "batch_serialise: steps",
+              "batch_serialise: steps is a number of 1 or more, got {}"),
+    "rows": (lambda v: pf.batch_serialise(_double, 1, rows=v)(BOTH), "batch_serialise: rows",
+             "batch_serialise: rows is a number of 1 or more, got {}"),
+    "in_axes of batch_serialise": (lambda v: pf.batch_serialise(_double, 1, v)(BOTH),
+                                   "batch_serialise: an axis in in_axes", "which has no axis {} to cut along"),
+    "out_axes of batch_serialise": (lambda v: pf.batch_serialise(_double, 1, 0, v)(BOTH),
+                                    "batch_serialise: an axis in out_axes", "no axis {} to be put together along"),
+    "steps of a buffer": (lambda v: pf.remote_buffer(ROW_OF, v), "remote_buffer: steps",
+                          "remote_buffer: steps is a number of 1 or more, got {}"),
+    "rows of a buffer": (lambda v: pf.remote_buffer(ROW_OF, 1, v), "remote_buffer: rows",
+                         "remote_buffer: rows is a number of 1 or more, got {}"),
+    "io_tiles": (lambda v: pf.lower(_double, ROW_OF, io_tiles=v), "lower: io_tiles", "io_tiles is a number from 0"),
+    "state": (lambda v: pf.lower(_double, ROW_OF, state=v), "lower: state", "lower: state={}, but"),
+    "sum": (lambda v: pnp.sum(BOTH, axis=v), "sum: an axis", "axis {} is not an axis of a value of rank 2"),
+    "mean": (lambda v: pnp.mean(BOTH, axis=(v,)), "mean: an axis", "axis {} is not an axis of a value of rank 2"),
+    "all_gather": (lambda v: pf.vmap(lambda x: pf.all_gather(x, "i", axis=v), axis_name="i")(BOTH),
+                   "all_gather: an axis", "axis {} is not an axis of a value of rank 2"),
+    "reshape": (lambda v: pnp.reshape(X, (v, 3)), "a shape", "a shape is a tuple of integers, got ({}, 3)"),
+    "repeat": (lambda v: pnp.repeat(X, v), "repeat: a number of repeats", "repeats are integers, got {}"),
+    "pad": (lambda v: pnp.pad(X, v), "pad: a width", "widths are pairs of integers of 0 or more"),
+    "topk": (lambda v: pnp.topk(X, v), "topk: k", "k is a count of at most 3 elements"),
+    "round": (lambda v: pnp.round(X, v), "round: the number of decimals",
+              "round: the number of decimals is an integer, got {}"),
+    "roll": (lambda v: pnp.roll(X, v), "roll: a shift", "roll: a shift is an integer, got {}"),
+    "tril": (lambda v: pnp.tril(BOTH, k=v), "tril: k", "tril: k is an integer, got {}"),
+    "eye": (lambda v: pnp.eye(3, k=v), "eye: k", "eye: k is an integer, got {}"),
+    "diagonal": (lambda v: pnp.linalg.diagonal(BOTH, offset=v), "diagonal: the offset",
+                 "diagonal: the offset is an integer, got {}"),
+    "linspace": (lambda v: pnp.linspace(0, 1, v), "linspace: the number of elements",
+                 "linspace: the number of elements is an integer, got {}"),
+    "one_hot": (lambda v: nn.one_hot(LABELS, v), "one_hot: the number of classes",
+                "one_hot: the number of classes is an integer, got {}"),
+    "split": (lambda v: pnp.split(X, v), "split: a number of parts or a place",
+              "split takes a number of parts or a list of places, got {}"),
+    "a place of split": (lambda v: pnp.split(X, [v]), "split: a number of parts or a place",
+                         "split: a place is an integer, got {}"),
+    "tensordot": (lambda v: pnp.tensordot(X, X, axes=v), "tensordot: axes", "tensordot: axes is a number or a pair"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_options_that_are_no_integers(name):
+    """A traced value says that Python has to know it, and how; what is no integer at all is shown."""
+    f, what, text = NUMBERS[name]
+    for run in (lambda: pf.make_jaxpr(f)(pf.spec((), int)), lambda: pf.jit(f)(np.int32(1)),
+                lambda: pf.vmap(lambda x: pf.tree.map(pnp.asarray, f(x.astype(int))))(X)):
+        with pytest.raises(pf.errors.ConcretizationError) as e:
+            run()
+        lines = str(e.value).split("\n  ")
+        assert lines[0] == f"{what} must be known while tracing, got i32[]"
+        assert os.path.basename(__file__) in lines[1] and lines[2].startswith("the array: i32[], ")
+        assert lines[-1].startswith("way out: a Python number, which jit takes by static_argnums")
+    for value in (1.5, "q", pf.Array(1.5), X):
+        assert_error_text(lambda value=value: f(value), pf.errors.PopfnError, text.format(repr(value)), __file__)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_options_may_be_integer_arrays(name):
+    """What Python can know is as good as a Python integer."""
+    f = NUMBERS[name][0]
+    n = 0 if "arg" in name else 1
+    try:
+        want = pf.tree.map(np.asarray, f(n))
+    except pf.errors.PopfnError as e:
+        want = str(e).split("\n")[0]
+    for value in (pf.Array(n), np.array(n)):
+        try:
+            got = pf.tree.map(np.asarray, f(value))
+        except pf.errors.PopfnError as e:
+            got = str(e).split("\n")[0]
+        if isinstance(want, str):
+            assert got == want
+        else:
+            pf.tree.map(lambda a, b: np.testing.assert_array_equal(a, b) if a.dtype != object else None, got, want)
+
+
+TEXTS = [
+    *[(lambda v=v: pf.jit(_double, static_argnames=v)(X), ArgumentError,
+       f"jit: static_argnames names arguments, by a text or several, got {v!r}")
+      for v in (1, 1.5, None, pf.Array(1), (1,))],
+    *[(lambda v=v: pf.jit(_double, static_argnums=v)(X), ArgumentError,
+       f"jit: static_argnums numbers arguments, by an integer or several, got {v!r}") for v in (None, True, (0, "x"))],
+    *[(lambda v=v: pf.lower(_double, ROW_OF, target=v), ArgumentError, f'target= is "auto", "host" or "sdk", got {v!r}')
+      for v in (None, 1, pf.Array(1), X)],
+    *[(lambda v=v: pf.vmap(lambda x: pf.psum(x, v), axis_name="i")(X), pf.errors.AxisError,
+       f"psum: there is no axis {v!r} here") for v in (0, None, 1.5, pf.Array(0), X, "j")],
+    *[(lambda v=v: pnp.meshgrid(X, X, indexing=v), ValueError, f"meshgrid: indexing is 'xy' or 'ij', got {v!r}")
+      for v in (1, None, "q", X, pf.Array(1))]]
+
+
+@pytest.mark.parametrize("case", range(len(TEXTS)))
+def test_options_that_are_no_texts(case):
+    assert_error_text(*TEXTS[case], __file__)
+
+
+@pytest.mark.parametrize("f, path", [
+    (lambda n, x: x * n, "n"), (lambda x, n: x * n["a"][1], "n['a'][1]"), (lambda *xs: xs[0] * xs[1], "xs[1]")])
+def test_jit_names_a_number_that_does_not_fit(f, path):
+    run, big = pf.jit(f), 3_000_000_000
+    args = {"n": (1, X), "n['a'][1]": (X, {"a": [1, 1]}), "xs[1]": (X, 1)}[path]
+    run(*args)
+    bad = {"n": (big, X), "n['a'][1]": (X, {"a": [1, big]}), "xs[1]": (X, big)}[path]
+    with pytest.raises(NarrowingError) as e:
+        run(*bad)
+    assert f"argument {path} of <lambda>: Python integer 3000000000 does not fit int32" in str(e.value)
+    assert os.path.basename(__file__) in str(e.value)

@@ -27,7 +27,8 @@ from ..trace.prims.structural import Concat, Pad
 from ..transforms.bodies import GraphInput, Row, Subgraph, is_far, is_remote
 from ..transforms.shard import Axes, Spec, spec_names
 from . import collectives
-from .handles import made_in_place, with_handles
+from .handles import first_entry, made_in_place, with_handles
+from .instances import LocalMesh, here
 from .memory import (
     Layout,
     by_entries,
@@ -67,6 +68,7 @@ class Built(NamedTuple):
 
     `loads` has a stream for each input of the jaxpr that is not state and that something reads, `variables` the
     variables of each leaf of the state that changes or is read, `stores` a stream for each result that is not empty.
+    Inputs and outputs are cut over the mesh as `in_specs` and `out_specs` say; this process has `local` of it.
     """
 
     ir: Any
@@ -75,7 +77,15 @@ class Built(NamedTuple):
     stores: Tuple[Optional[Stream], ...]
     main: Body
     io_tiles: int
-    mesh: Axes
+    local: LocalMesh
+    in_specs: Tuple[Spec, ...]
+    out_specs: Tuple[Spec, ...]
+    replica_state: bool
+
+    @property
+    def mesh(self) -> Axes:
+        """The axes of all replicas."""
+        return self.local.whole
 
     @property
     def transfers(self) -> int:
@@ -85,28 +95,30 @@ class Built(NamedTuple):
     def unused(self) -> Dict[Any, np.ndarray]:
         """Arrays for the output streams that are no results."""
         results = {store.stream for store in self.stores if store is not None}
-        lead = [n for n in (self.transfers, math.prod(size for _, size in self.mesh)) if n > 1]
+        lead = [n for n in (self.transfers, self.local.size) if n > 1]
         return {s: np.empty((*lead, *s.shape), s.dtype.as_numpy())
                 for s in self.ir.get_all_d2h_streams() if s not in results}
 
 
-def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0) -> Built:
-    """The Ir of a jaxpr, with so many IO tiles.
+def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0, replica_state: bool = False) -> Built:
+    """The Ir of a jaxpr, with so many IO tiles; with `replica_state`, state can be read from each replica.
 
     Raises LoweringError, with the user's line, if a lower rule fails or breaks its contract.
     """
     if any(c is None for c in jaxpr.constants):
         raise InputError(message("this jaxpr was parsed without its constants",
                                  "way out: parse_jaxpr(text, constants)", at=user_source(2)))
-    state, whole = signature.state, jaxpr.in_avals
+    state, whole, sharded = signature.state, jaxpr.in_avals, jaxpr
     jaxpr, in_specs, out_specs, mesh = localised(with_results_near(jaxpr, state), state)
+    local = here(sharded, mesh)
+    jaxpr = collectives.sums_scattered(jaxpr)
     jaxpr, cut_loads, cut_stores = placed(with_plain_control(jaxpr), state)
     jaxpr, written = with_state_stored(with_own_entries(with_handles(jaxpr)), state)
     layout = Layout(jaxpr)
     for new, old in written.items():
         layout.tie(new, old)
     jaxpr = by_entries(jaxpr, layout)
-    builder = Builder(target, layout, io_tiles, mesh)
+    builder = Builder(target, layout, io_tiles, local, replica_state)
     px = builder.px
     ir = builder.ir
     new_state, results = jaxpr.outputs[:len(state)], jaxpr.outputs[len(state):]
@@ -155,7 +167,8 @@ def build(jaxpr: Jaxpr, signature: Signature, target: Target, io_tiles: int = 0)
         if not updates and all(s is None for s in stores):
             # PopXL makes no session of an Ir without ops.
             px.ops.host_store(px.d2h_stream((), px.bool, name="nothing"), px.constant(False, px.bool))
-    return Built(ir, tuple(loads), tuple(variables), tuple(stores), builder.recording.main, io_tiles, mesh)
+    return Built(ir, tuple(loads), tuple(variables), tuple(stores), builder.recording.main, io_tiles, local,
+                 in_specs, out_specs, replica_state)
 
 
 def variables_read(jaxpr: Jaxpr) -> Set[Atom]:
@@ -179,15 +192,15 @@ def values_before(px: Any, updates: Sequence[Tuple[Any, Any]]) -> Iterator[Tuple
 class Builder:
     """Builds the graphs of one Ir."""
 
-    def __init__(self, target: Target, layout: Layout, io_tiles: int, mesh: Axes) -> None:
+    def __init__(self, target: Target, layout: Layout, io_tiles: int, local: LocalMesh, replica_state: bool) -> None:
         self.module = target.module
-        self.mesh = mesh
+        self.local, self.mesh, self.replica_state = local, local.whole, replica_state
         self.groups: Dict[AxisNames, Any] = {}
         self.io_tiles = io_tiles
         self.layout = layout
         self.recording = Recording(target.module)
         self.px = self.recording.px
-        self.ir = target.module.Ir(replication=math.prod(size for _, size in mesh)) if mesh else target.module.Ir()
+        self.ir = target.module.Ir(replication=local.replication)
         if io_tiles:
             self.ir._pb_ir.getSessionOptions().numIOTiles = io_tiles
         self.create_graph = self.recording.wrap("create_graph", self.new_graph)
@@ -228,7 +241,7 @@ class Builder:
         if isinstance(a, Var) and a.aval.memory == HOST:
             shape, parts = self.layout.entry_shape(a), self.layout.count(a)
         axis, reverse = cut or (None, False)
-        return Stream(make(shape, self.dtype(a.aval.dtype), name=name), parts, axis, reverse, spec, self.mesh)
+        return Stream(make(shape, self.dtype(a.aval.dtype), name=name), parts, axis, reverse, spec, self.local.axes)
 
     def buffer(self, v: Var) -> Any:
         """A remote buffer for a value."""
@@ -239,18 +252,21 @@ class Builder:
         px, dtype = self.px, self.dtype(v.aval.dtype)
         lead: Tuple[int, ...] = ()
         options: Dict[str, Any] = {}
-        if spec:  # replicas with the same part are one group
-            own = spec_names(spec)
+        every = frozenset(axis for axis, _ in self.mesh)
+        own = every if self.replica_state else spec_names(spec)
+        aval = self.local.aval(aval, spec)
+        rest: Tuple[Any, ...] = aval, spec, self.local, self.replica_state
+        if own:  # replicas with the same part are one group
             lead = (math.prod(size for axis, size in self.mesh if axis in own),)
-            options["replica_grouping"] = self.group_of(frozenset(axis for axis, _ in self.mesh) - own)
+            options["replica_grouping"] = self.group_of(every - own)
         if not is_far(v):
             start = np.zeros((*lead, *v.aval.shape), dtype.as_numpy())
-            return Stored((px.variable(start, dtype, name=name, **options),), aval, spec, self.mesh)
+            return Stored((px.variable(start, dtype, name=name, **options),), *rest)
         buffer = bound[v] = self.buffer(v)
         start = np.zeros((*lead, *self.layout.entry_shape(v)), dtype.as_numpy())
         count = self.layout.count(v)
         return Stored(tuple([px.remote_variable(start, buffer, i, dtype, name=name if count == 1 else f"{name}_{i}",
-                                                **options) for i in range(count)]), aval, spec, self.mesh)
+                                                **options) for i in range(count)]), *rest)
 
     def meeting(self, eqn: Eqn, scattered: Dict[Atom, Atom], jaxpr: Jaxpr, env: Dict[Atom, Any]) -> Any:
         """The result of a collective; `scattered` are sums of which only one's own element is taken."""
@@ -306,13 +322,12 @@ class Builder:
             self.recording.main.wishes[id(found)] = identifier(buffer.name) or "buffer"
         return found
 
-    def row_entry(self, row: Atom, x: Any, jaxpr: Jaxpr, env: Dict[Atom, Any]) -> Any:
-        """The first entry of the row of a buffer in which a value lies."""
-        px, ops, count = self.px, self.px.ops, self.layout.count(x)
-        if isinstance(row, Literal):
-            return int(row.value) * count
-        number = ops.reshape(ops.cast(self.tensor(row, jaxpr, env), px.uint32), (1,))
-        return number if count == 1 else ops.mul(number, px.constant(np.array([count], np.uint32), px.uint32))
+    def row_entry(self, access: Eqn, x: Any, jaxpr: Jaxpr, env: Dict[Atom, Any]) -> Any:
+        """The first entry of the row of a buffer in which a value lies that an equation reads or writes."""
+        row = access.inputs[0]
+        self.recording.main.accesses.append((self.handle(access.primitive), access))
+        known = row if isinstance(row, Literal) else self.tensor(row, jaxpr, env)
+        return first_entry(self.px, access, known, self.layout.count(x))
 
     def entry(self, where: Any, a: Any) -> Any:
         """The number of a value's first entry, as a tensor unless it is known."""
@@ -362,9 +377,9 @@ class Builder:
                 if isinstance(primitive, RemoteWrite) and all(eqn is not write for write in made.values()):
                     raise LoweringError(message("the value of a write to a buffer is not made there: a fault of popfn, "
                                                 "please report the program", at=eqn.source))
-                env.update((v, self.row_entry(eqn.inputs[0], v, jaxpr, env)) for v in eqn.outputs)
+                env.update((v, self.row_entry(eqn, v, jaxpr, env)) for v in eqn.outputs)
                 continue
-            env.update((v, self.row_entry(made[v].inputs[0], v, jaxpr, env)) for v in eqn.outputs if v in made)
+            env.update((v, self.row_entry(made[v], v, jaxpr, env)) for v in eqn.outputs if v in made)
             for v in eqn.outputs:
                 if is_remote(v):
                     env.setdefault(v, 0)

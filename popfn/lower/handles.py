@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+import numpy as np
+
 from ..trace.aval import REMOTE
-from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
+from ..trace.errors import RangeError, message, where
+from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from ..trace.prims.collectives import Pvary
 from ..trace.prims.memory import Parts, Place
-from ..trace.prims.remote import Access, RemoteBuffer, RemoteRead, RemoteWrite
+from ..trace.prims.remote import MOST_ENTRIES, Access, RemoteBuffer, RemoteRead, RemoteWrite
 from ..transforms.replay import with_jaxprs
 from .memory import overwrites_safely, rewritten, wholes, with_eqns
+
+#: The buffers of a program with the equations that read or write a row of them.
+Accesses = List[Tuple[Any, Eqn]]
 
 
 def touched(eqn: Eqn, kind: Any) -> Set[RemoteBuffer]:
@@ -56,6 +62,55 @@ def made_in_place(jaxpr: Jaxpr) -> Dict[Atom, Eqn]:
         return found
     result: Dict[Atom, Eqn] = jaxpr.remember("made in place", find)
     return result
+
+
+# ---------------------------------------------------------------------------- rows that are traced
+def first_entry(px: Any, access: Any, row: Any, count: int) -> Any:
+    """The first of the `count` entries of the row of an access: an int if the row is known, else a u32[1].
+
+    Where a product would wrap, it is an entry that is not there.
+    """
+    if isinstance(row, Literal):
+        return access.primitive.buffer.row(row.value, access.source) * count
+    ops = px.ops
+    number = ops.reshape(ops.cast(row, px.uint32), (1,))
+    if count == 1:
+        return number
+
+    def constant(n: int) -> Any:
+        return px.constant(np.array([n], np.uint32), px.uint32)
+    kind, last = row.dtype.as_numpy(), last_row(count)
+    if np.iinfo(kind).max > last:
+        signed = kind.kind == "i"
+        shifted = ops.add(number, constant(last)) if signed else number
+        number = ops.where(ops.greater(shifted, constant(last * (1 + signed))), constant(last + 1), number)
+    return ops.mul(number, constant(count))
+
+
+def last_row(count: int) -> int:
+    """The last row of which all `count` entries have numbers below MOST_ENTRIES."""
+    return MOST_ENTRIES // count - 1
+
+
+def row_fault(error: Exception, accesses: Accesses) -> Optional[RangeError]:
+    """The error of a run in terms of the user's buffer, if it is that of a row that is not there; None otherwise."""
+    op, offset = getattr(error, "outside", None) or (None, 0)
+    if op is None:
+        return None
+    found = [eqn for px_buffer, eqn in accesses if px_buffer is op.attrs["buffer"] and isinstance(eqn.inputs[0], Var)]
+    kind = RemoteWrite if op.kind == "remote_store" else RemoteRead
+    found = [eqn for eqn in found if isinstance(eqn.primitive, kind)] or found
+    if not found:
+        return None
+    buffer: RemoteBuffer = found[0].primitive.buffer  # type: ignore[attr-defined]
+    count = op.attrs["buffer"].entries // buffer.rows
+    below = offset >= MOST_ENTRIES + count * (count > 1) and any(eqn.inputs[0].aval.dtype.kind == "i" for eqn in found)
+    row = (offset - 2 * MOST_ENTRIES * below) // count
+    text, way = buffer.no_row(row).split("\n  ")
+    if count > 1 and row > last_row(count):
+        text = text.replace(f"row {row}", f"a row beyond {last_row(count)}")
+    first, *others = dict.fromkeys(where(eqn.source) for eqn in found)
+    return RangeError(message(text, f"at {first}", *(f"or at {place}" for place in others), way))
 
 
 def with_handles(jaxpr: Jaxpr) -> Jaxpr:

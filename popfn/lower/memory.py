@@ -173,7 +173,8 @@ def with_plain_control(jaxpr: Jaxpr) -> Jaxpr:
     """The program, where control flow over far values is made of what is lowered: scans, and choices of two."""
     def change(eqn: Eqn) -> Sequence[Eqn]:
         primitive = eqn.primitive
-        if not any(map(is_far, (*eqn.inputs, *eqn.outputs))):
+        remade = (primitive.cond,) if isinstance(primitive, While) else getattr(primitive, "branches", ())
+        if not any(map(holds_far, remade)) and not any(map(is_far, (*eqn.inputs, *eqn.outputs))):
             return [eqn]
         if isinstance(primitive, While):
             try:
@@ -189,6 +190,14 @@ def with_plain_control(jaxpr: Jaxpr) -> Jaxpr:
                     eqn._replace(primitive=Cond((low, high)), inputs=(is_high, *eqn.inputs))]
         return [eqn]
     return rewritten(jaxpr, change)
+
+
+def holds_far(jaxpr: Jaxpr) -> bool:
+    """Whether a jaxpr, or one that it holds, makes far values."""
+    found: bool = jaxpr.remember("holds far", lambda: any(
+        any(map(is_far, eqn.outputs)) or any(map(holds_far, getattr(eqn.primitive, "jaxprs", ())))
+        for eqn in jaxpr.eqns))
+    return found
 
 
 def with_own_entries(jaxpr: Jaxpr) -> Jaxpr:

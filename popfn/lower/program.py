@@ -10,6 +10,7 @@ from ..trace.jaxpr import Jaxpr
 from ..trace.tree import TreeDef
 from .build import Built, Signature, build, identifier, unique
 from .feed import structure_note
+from .instances import Instance
 from .target import Target, find_target
 from .text import program_text
 
@@ -39,6 +40,11 @@ class Program:
         out_tree: The structure of what a run returns: of the function's result without the new state.
         target: Where it was lowered to.
         io_tiles: How many tiles of each IPU are set apart for input and output.
+        replica_state: Whether the state can be read from each replica.
+
+    Under a launcher (see `pf.distributed`), a program with a mesh is one of all processes. Its types are those of whole
+    arrays; a session takes and gives what the replicas of its process hold of them, of the types `local_in_avals` and
+    `local_out_avals`.
 
     >>> import popfn as pf
     >>> pf.lower(lambda w, x: (w - x, w * x), pf.spec(3), pf.spec(3), state=0, target="host")
@@ -46,7 +52,7 @@ class Program:
     """
 
     def __init__(self, name: str, jaxpr: Jaxpr, arguments: Sequence[Argument], state: Tuple[int, ...],
-                 out_tree: TreeDef, target: Target, io_tiles: int = 0) -> None:
+                 out_tree: TreeDef, target: Target, io_tiles: int = 0, replica_state: bool = False) -> None:
         self.name = name
         self.jaxpr = jaxpr
         self.arguments = tuple(arguments)
@@ -54,6 +60,7 @@ class Program:
         self.out_tree = out_tree
         self.target = target
         self.io_tiles = io_tiles
+        self.replica_state = replica_state
         self.inputs = tuple(a for i, a in enumerate(self.arguments) if i not in state)
         self.state_leaves = tuple(leaf for i in state for leaf in self.arguments[i].leaves)
         self.out_paths = tuple(tree.paths(out_tree, "out"))
@@ -62,7 +69,7 @@ class Program:
         self.signature = Signature(
             tuple(unique(identifier(path) or "arg", taken) for path in self.paths), self.state_leaves,
             tuple(unique(identifier(path), taken) for path in self.out_paths))
-        self.built = build(jaxpr, self.signature, target, io_tiles)
+        self.built = build(jaxpr, self.signature, target, io_tiles, replica_state)
         self._unused: Optional[Built] = self.built
 
     # ------------------------------------------------------------------ types
@@ -75,6 +82,21 @@ class Program:
     def out_avals(self) -> Tuple[Aval, ...]:
         """The types of the leaves of what a run returns."""
         return self.jaxpr.out_avals[len(self.state_leaves):]
+
+    @property
+    def instance(self) -> Optional[Instance]:
+        """Which of the processes that run the program together this one is; None if it runs alone."""
+        return self.built.local.instance
+
+    @property
+    def local_in_avals(self) -> Tuple[Aval, ...]:
+        """The types of what the replicas of this process hold of the arguments: `in_avals` if it runs alone."""
+        return tuple(map(self.built.local.aval, self.in_avals, self.built.in_specs))
+
+    @property
+    def local_out_avals(self) -> Tuple[Aval, ...]:
+        """The types of what the replicas of this process hold of what a run returns."""
+        return tuple(map(self.built.local.aval, self.out_avals, self.built.out_specs[len(self.state_leaves):]))
 
     # ------------------------------------------------------------------ PopXL
     @property
@@ -104,7 +126,14 @@ class Program:
     def take(self) -> Built:
         """An Ir that no session has yet: a session owns its variables' values on the host."""
         built, self._unused = self._unused, None
-        return build(self.jaxpr, self.signature, self.target, self.io_tiles) if built is None else built
+        if built is None:
+            built = build(self.jaxpr, self.signature, self.target, self.io_tiles, self.replica_state)
+            if built.local != self.built.local:
+                raise InputError(message(
+                    f"{self.name} was lowered for {self.instance or 'one process'}, but this process is "
+                    f"{built.local.instance or 'no longer one that a launcher started'}",
+                    "way out: lower it again", at=user_source(2)))
+        return built
 
     def as_text(self) -> str:
         """The program as a Python file that imports only popxl and numpy.
@@ -125,11 +154,12 @@ class Program:
         fed = [leaf for a in self.inputs for leaf in a.leaves]
         kept = f"; state {types(self.state_leaves)}" if self.state_leaves else ""
         out = ", ".join(map(str, self.out_avals))
-        return f"Program({self.name}({types(fed)}) -> {out or None}{kept}; {self.target.name})"
+        instance = f"; {self.instance}" if self.instance else ""
+        return f"Program({self.name}({types(fed)}) -> {out or None}{kept}; {self.target.name}{instance})"
 
 
 def build_program(jaxpr: Jaxpr, arguments: Sequence[Tuple[str, TreeDef]], state: Sequence[int], out_tree: TreeDef,
-                  target: str = "auto", name: str = "", io_tiles: int = 0) -> Program:
+                  target: str = "auto", name: str = "", io_tiles: int = 0, replica_state: bool = False) -> Program:
     """Lower a jaxpr whose inputs are the leaves of the arguments and whose outputs are those of `out_tree`.
 
     The arguments numbered by `state` live on the device: the result begins with their new values. Raises InputError if
@@ -148,7 +178,7 @@ def build_program(jaxpr: Jaxpr, arguments: Sequence[Tuple[str, TreeDef]], state:
         raise InputError(message(f"state={tuple(state)} names an argument twice", at=user_source(2)))
     name = name or jaxpr.name or "program"
     rest = without_state(name, jaxpr, [made[i] for i in state], out_tree)
-    return Program(name, jaxpr, made, tuple(state), rest, find_target(target), io_tiles)
+    return Program(name, jaxpr, made, tuple(state), rest, find_target(target), io_tiles, replica_state)
 
 
 def by_path(paths: Sequence[str], handles: Sequence[Any]) -> Dict[str, Any]:

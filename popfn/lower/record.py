@@ -39,6 +39,7 @@ class Body:
         self.by_reference: Tuple[bool, ...] = ()  # for each of them
         self.params: Tuple[Any, ...] = ()
         self.outputs: Tuple[Any, ...] = ()
+        self.accesses: List[Any] = []  # of the main graph: see `handles.Accesses`
         self.constants: Dict[Any, Any] = {}
         self.wishes: Dict[int, str] = {}  # what results are to be called, by their id
 

@@ -248,7 +248,9 @@ def groups(mesh: Axes, names: AxisNames) -> Tuple[Optional[Tuple[int, int]], Lis
 def split(x: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:
     """A global array as the parts of all groups of replicas that have different ones, along a new first axis."""
     shape, order = axes_in_front(x.shape, spec, mesh)
-    return x.reshape(shape).transpose(order).reshape((-1, *(shape[i] for i in order[len(spec_names(spec)):])))
+    count = len(spec_names(spec))
+    parts = math.prod(shape[i] for i in order[:count])
+    return x.reshape(shape).transpose(order).reshape((parts, *(shape[i] for i in order[count:])))
 
 
 def united(parts: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:
@@ -265,7 +267,7 @@ def on_replicas(parts: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:
     lead = [size if name in own else 1 for name, size in mesh]
     sizes = [size for _, size in mesh]
     spread = np.broadcast_to(parts.reshape((*lead, *parts.shape[1:])), (*sizes, *parts.shape[1:]))
-    return spread.reshape((-1, *parts.shape[1:]))
+    return spread.reshape((math.prod(sizes), *parts.shape[1:]))
 
 
 def of_groups(replicas: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:
@@ -273,4 +275,5 @@ def of_groups(replicas: np.ndarray, spec: Spec, mesh: Axes) -> np.ndarray:
     own = spec_names(spec)
     first = tuple([slice(None) if name in own else slice(0, 1) for name, _ in mesh])
     rest = replicas.shape[1:]
-    return replicas.reshape((*(size for _, size in mesh), *rest))[first].reshape((-1, *rest))
+    count = math.prod(size for name, size in mesh if name in own)
+    return replicas.reshape((*(size for _, size in mesh), *rest))[first].reshape((count, *rest))

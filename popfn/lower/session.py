@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from types import TracebackType
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Type
 
@@ -9,18 +10,41 @@ import numpy as np
 
 from ..trace import tree
 from ..trace.aval import Aval
-from ..trace.errors import InputError, message, user_source
+from ..trace.errors import DeviceError, InputError, message, user_source
 from ..trace.tree import TreeDef
-from .feed import flat_leaves, leaf_array, output_array
+from ..transforms.shard import Spec
+from .build import Built
+from .feed import flat_leaves, leaf_array, output_array, type_of
+from .handles import row_fault
 from .program import Program
+from .transfer import Stream, parts_of_replicas
 
 
 class Leaf(NamedTuple):
-    """A leaf of an argument or a result: its path as code, its type, and its stream or variables if it has some."""
+    """A leaf of an argument or a result: its path as code, its type, and its stream or variables if it has some.
+
+    It is cut over the replicas as `spec` says. The type is that of what those of this process hold of the `whole`.
+    """
 
     path: str
     aval: Aval
     handle: Any
+    whole: Aval
+    spec: Spec
+
+
+class Way(NamedTuple):
+    """How a leaf goes in a run: by which of PopXL's streams, None if it need not go, and what changes it for that."""
+
+    stream: Any
+    change: Optional[Stream]
+
+    @classmethod
+    def of(cls, stream: Optional[Stream], transfers: int) -> Way:
+        """The way by a stream; most need no change, and a run has no time to find that out."""
+        if stream is None:
+            return cls(None, None)
+        return cls(stream.stream, None if stream.is_plain(transfers) else stream)
 
 
 class Session:
@@ -31,12 +55,16 @@ class Session:
     copied there on entry and back on exit, also when an exception leaves the block: what was trained is not lost.
     Blocks of one session nest; only the outermost attaches.
 
+    Of several processes that run a program together (see `pf.distributed`), each has a session, which takes and gives
+    what the replicas of its process hold of all arrays, the state included. All of them have to make the same runs.
+
     Args:
         program: What `pf.lower` made.
         state: Arrays in the structure of the state, of its shapes and dtypes.
         device: "host" for a program that was lowered for it; "ipu_hw" (the default), "ipu_model" or "cpu" with the SDK.
 
-    Raises InputError if the state does not fit, and DeviceError if the program has no such device.
+    Raises InputError if the state does not fit, and DeviceError if the program has no such device, or the processes
+    cannot talk to each other.
 
     >>> import popfn as pf
     >>> program = pf.lower(lambda total, x: (total + x, total), pf.spec(()), pf.spec(()), state=0, target="host")
@@ -63,18 +91,43 @@ class Session:
         self._arguments = [(a.treedef, a.treedef.is_leaf(), a.name, f"argument {a.name} of {program.name}")
                            for a in program.inputs]
         built = program.take()
-        avals = program.in_avals
-        self._transfers = built.transfers
-        self._inputs = [Leaf(program.paths[i], avals[i], built.loads[i]) for a in program.inputs for i in a.leaves]
-        self._outputs = list(map(Leaf, program.out_paths, program.out_avals, built.stores))
-        self._state = [Leaf(program.paths[i], avals[i], v) for i, v in zip(program.state_leaves, built.variables)]
+        avals = program.local_in_avals
+
+        def leaf(i: int, handle: Any) -> Leaf:
+            return Leaf(program.paths[i], avals[i], handle, program.in_avals[i], built.in_specs[i])
+        self._transfers, self._local = built.transfers, built.local
+        self._inputs = [leaf(i, built.loads[i]) for a in program.inputs for i in a.leaves]
+        self._outputs = list(map(Leaf, program.out_paths, program.local_out_avals, built.stores, program.out_avals,
+                                 built.out_specs[len(program.state_leaves):]))
+        self._loads = [Way.of(leaf.handle, built.transfers) for leaf in self._inputs]
+        self._stores = [Way.of(leaf.handle, built.transfers) for leaf in self._outputs]
+        self._state = list(map(leaf, program.state_leaves, built.variables))
         self._kept: Dict[str, np.ndarray] = {}  # leaves that the program neither reads nor changes
         first = self._state_arrays(state, "Session(state=...)") if arguments else []
         self._unused = built.unused()
-        self._px = program.target.module.Session(built.ir, device)
+        self._accesses = built.main.accesses
+        self._px = self._session_of(built, device)
         self._stale = False  # a run may have changed variables on the device
         if arguments:
             self._write(dict(zip((leaf.path for leaf in self._state), first)))
+
+    def _session_of(self, built: Built, device: str) -> Any:
+        """PopXL's own session. Raises DeviceError if the processes that it is for cannot talk to each other."""
+        program, instance = self.program, built.local.instance
+        if instance is None or instance.count == 1 or program.target.is_sdk:
+            return program.target.module.Session(built.ir, device)
+        engine = os.environ.get("POPFN_ENGINE") or "numpy"
+        way = "way out: set POPFN_ENGINE=xla, and call pf.distributed.initialize first in every process"
+        if engine == "numpy":
+            raise DeviceError(message(
+                f"Session: {program.name} runs in {instance.count} processes, which the engine {engine!r} cannot join",
+                f"this process is {instance}", way, at=user_source(2)))
+        try:
+            return program.target.module.Session(built.ir, device)
+        except ValueError as e:  # the runtime of JAX is not there, or has other processes
+            raise DeviceError(message(
+                f"Session: {program.name} runs in {instance.count} processes, which are not joined as it needs: {e}",
+                f"this process is {instance}", way, at=user_source(2))) from e
 
     # ------------------------------------------------------------------ runs
     def run(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +146,9 @@ class Session:
         """`run(*args)`, with the results written into the arrays `outputs`: see `create_host_outputs`."""
         arrays = flat_leaves(outputs, self.program.out_tree, "out", f"outputs of {self.program.name}")
         for x, leaf in zip(arrays, self._outputs):
-            output_array(x, leaf.aval, f"output {leaf.path} of {self.program.name}")
+            what = f"output {leaf.path} of {self.program.name}"
+            self._check_not_whole(x, leaf, what)
+            output_array(x, leaf.aval, what)
         self._run(args, {}, arrays)
 
     def _run(self, args: Sequence[Any], kwargs: Dict[str, Any], outputs: Sequence[np.ndarray]) -> None:
@@ -107,18 +162,27 @@ class Session:
             else:
                 leaves += flat_leaves(x, treedef, name, what)
         feeds = {}
-        for x, (path, aval, load) in zip(leaves, self._inputs):
+        for x, leaf, (stream, load) in zip(leaves, self._inputs, self._loads):
+            aval = leaf.aval
             if type(x) is not np.ndarray or x.dtype is not aval.dtype or x.shape != aval.shape:
-                x = leaf_array(x, aval, f"argument {path} of {self.program.name}")
-            if load is not None:
-                feeds[load.stream] = load.fed(x, self._transfers)
-        stores = [(leaf.handle, x) for x, leaf in zip(outputs, self._outputs) if leaf.handle is not None]
-        results = {store.stream: store.place_for(x, self._transfers) for store, x in stores}
-        results.update(self._unused)
+                x = self._array(x, leaf, "argument")
+            if stream is not None:
+                feeds[stream] = x if load is None else load.fed(x, self._transfers)
+        results = dict(self._unused)
+        for x, (stream, store) in zip(outputs, self._stores):
+            if stream is not None:
+                results[stream] = x if store is None else store.place_for(x, self._transfers)
         self._stale = True
-        self._px.run_with_outputs(feeds, results)
-        for store, x in stores:
-            store.fetch(results[store.stream], x)
+        try:
+            self._px.run_with_outputs(feeds, results)
+        except Exception as e:
+            fault = row_fault(e, self._accesses)
+            if fault is None:
+                raise
+            raise fault from e
+        for x, (stream, store) in zip(outputs, self._stores):
+            if store is not None:
+                store.fetch(results[stream], x)
 
     def _positional(self, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Any]:
         """All arguments in order. Raises InputError that names those that are missing, unknown or given twice."""
@@ -145,7 +209,7 @@ class Session:
 
     def expected_inputs(self) -> Dict[str, Any]:
         """The types that `run` takes: a tree of avals for each argument's name."""
-        avals = self.program.in_avals
+        avals = self.program.local_in_avals
         return {a.name: tree.unflatten(a.treedef, [avals[i] for i in a.leaves]) for a in self.program.inputs}
 
     def create_host_outputs(self) -> Any:
@@ -179,10 +243,37 @@ class Session:
         """
         return self._read(self._leaf(path))
 
+    def get_replica_data(self, path: str) -> np.ndarray:
+        """What each replica has of one leaf of the state: its part, or its copy if the leaf is not cut.
+
+        The first axis is that of the replicas of this process, in the order of their numbers, and of length 1 for a
+        program without a mesh; the others are those of a part. It takes a program that was lowered with
+        `replica_state=True`, and shows where copies differ that ought to be equal, while `state` has the first one.
+
+        Raises InputError for a program lowered without that, and for an unknown leaf.
+
+        >>> import popfn as pf
+        >>> double = pf.shard(lambda w: (2 * w, None), pf.Mesh(dp=2), (pf.P("dp"),), (pf.P("dp"), pf.P()))
+        >>> program = pf.lower(double, pf.spec(4), state=0, target="host", replica_state=True)
+        >>> session = Session(program, state=np.float32([1, 2, 3, 4]))
+        >>> session.get_replica_data("w")
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
+        """
+        leaf = self._leaf(path)
+        if not self.program.replica_state:
+            raise InputError(message(
+                f"get_replica_data: {self.program.name} was lowered without what it takes to read {path} from each "
+                "replica", "way out: pf.lower(..., replica_state=True)", at=user_source(2)))
+        if leaf.handle is None:
+            return np.array(parts_of_replicas(self._kept[path], leaf.spec, self._local.axes))
+        x: np.ndarray = leaf.handle.rows(self._px.get_tensors_data(leaf.handle.variables))
+        return x
+
     def write_variable_data(self, path: str, data: Any) -> None:
         """Set one leaf of the state. Raises InputError for an unknown leaf and for another shape or dtype."""
         leaf = self._leaf(path)
-        array = leaf_array(data, leaf.aval, f"state {path} of {self.program.name}")
+        array = self._array(data, leaf, "state")
         if self._px.is_attached and self._stale:  # PopXL sends all variables, so the others have to be current
             self.weights_to_host()
         self._write({path: array})
@@ -215,8 +306,21 @@ class Session:
                                      f"way out: Session(program, state={names if ',' not in names else f'({names})'})",
                                      at=user_source(2)))
         leaves = flat_leaves(state, self._state_def, self._root, f"{what.rstrip('=')} of {self.program.name}")
-        return [leaf_array(x, leaf.aval, f"state {leaf.path} of {self.program.name}")
-                for x, leaf in zip(leaves, self._state)]
+        return [self._array(x, leaf, "state") for x, leaf in zip(leaves, self._state)]
+
+    def _array(self, x: Any, leaf: Leaf, kind: str) -> np.ndarray:
+        """A leaf of an argument or the state as an array of its type."""
+        what = f"{kind} {leaf.path} of {self.program.name}"
+        self._check_not_whole(x, leaf, what)
+        return leaf_array(x, leaf.aval, what)
+
+    def _check_not_whole(self, x: Any, leaf: Leaf, what: str) -> None:
+        """Raise InputError for a whole array where what this instance has of it is wanted."""
+        if leaf.whole.shape != leaf.aval.shape and getattr(x, "shape", None) == leaf.whole.shape:
+            raise InputError(message(
+                f"{what}: expected {leaf.aval.strong}, got the whole array, {type_of(x)}",
+                f"this process is {self._local.instance}, and takes and gives what its replicas have of it",
+                "way out: pf.distributed.part_of(x, spec, mesh)", at=user_source(2)))
 
     def _write(self, arrays: Dict[str, np.ndarray]) -> None:
         data = {}

@@ -10,7 +10,6 @@ import builtins
 import json
 import keyword
 import linecache
-import math
 import os
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -92,7 +91,8 @@ def program_text(name: str, built: Built, signature: Signature, jaxpr: Jaxpr) ->
                 "SPECS", "Over which of them arrays are cut, for each of their axes; those not here are whole.", {
                     n: s.spec for n, s in named if s.spec})]
         parts.append(mains.CUTS)
-    parts.append(mains.MAIN_OF_REPLICAS if built.mesh else mains.MAIN_OF_PARTS if in_parts else mains.MAIN)
+    parts.append(mains.main_of_replicas(built.local.instance is not None, built.replica_state) if built.mesh else
+                 mains.MAIN_OF_PARTS if in_parts else mains.MAIN)
     parts += ["\n".join(["\n# The values of large constants.", *file.data, ""])] if file.data else []
     return "\n".join([*head, '"""', "import numpy as np", "import popxl", "", "ops = popxl.ops", ""]) + "\n" + \
         "\n".join(f"\n{part.strip(NEWLINE)}\n" for part in parts) + mains.RUN
@@ -152,7 +152,7 @@ class _File:
             elif call.callee in UPDATES and id(call.args[0]) in named:
                 writer.wish(call.args[1], "new_" * (call.callee != "ops.host_store") + named[id(call.args[0])])
         writer.write()
-        replication = f"replication={math.prod(n for _, n in built.mesh)}" if built.mesh else ""
+        replication = f"replication={json.dumps(built.local.replication)}" if built.mesh else ""
         gives = "the Ir, and by name the shape and the stream or variables of each input, state and output" \
             if in_parts else "the Ir and its input streams, variables and output streams by name"
         lines = ["", "def build():", f'    """Return {gives}."""', f"    ir = popxl.Ir({replication})",

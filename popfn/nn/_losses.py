@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from .. import numpy as pnp
-from .._promotion import as_float, check_number, checked_indices, floats, in_float32, known
+from .._promotion import as_float, check_number, checked_indices, floats, in_float32, known_integer
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import bool_, float32, int32
@@ -22,7 +22,7 @@ def one_hot(labels: Any, classes: int, *, dtype: Any = float32) -> Array:
 
     `labels` are integers of any shape; the result has shape (*labels.shape, classes).
     """
-    labels, classes = pnp.asarray(labels), known("one_hot: the number of classes", classes)
+    labels, classes = pnp.asarray(labels), known_integer("one_hot: the number of classes", classes)
     if labels.dtype.kind not in "iu":
         raise DtypeError(message(f"one_hot takes integer labels, got {labels.aval}", at=user_source(2)))
     labels = pnp.astype(labels, int32)  # a small dtype may not hold the number of classes

@@ -10,7 +10,7 @@ from .._promotion import convert_to, known, one_axis, pair
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import bool_, broadcast_shapes, int32
-from ..trace.errors import ShapeError, message, user_source
+from ..trace.errors import ArgumentError, ShapeError, message, user_source
 from ..trace.tracer import aval_of
 from ._create import asarray
 from ._elementwise import multiply, not_equal
@@ -64,6 +64,9 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Union[int, Tuple[Sequence[int], Sequ
             raise ShapeError(message(f"tensordot: axes={axes}, but the operands are {x.aval} and {y.aval}",
                                      at=user_source(2)))
         axes = (range(x.ndim - axes, x.ndim), range(axes))
+    if not isinstance(axes, (tuple, list)) or len(axes) != 2:
+        raise ArgumentError(message(f"tensordot: axes is a number or a pair of axes or of lists of them, got {axes!r}",
+                                    at=user_source(2)))
     groups: List[Tuple[int, ...]] = []
     for v, group in zip((x, y), axes):
         some: Sequence[int] = (int(group),) if isinstance(group, (int, np.integer)) else tuple(group)

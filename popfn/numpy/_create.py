@@ -16,6 +16,7 @@ from .._promotion import (
     floats,
     holds_arrays,
     known,
+    known_integer,
     one_axis,
     promoted,
 )
@@ -151,7 +152,7 @@ def linspace(start: Any, stop: Any, /, num: int, *, dtype: Any = None, endpoint:
     >>> linspace(0, 1, 5)
     Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
-    num, = as_sizes(num)
+    num, = as_sizes(known_integer("linspace: the number of elements", num))
     if type(start) in PYTHON and type(stop) in PYTHON:
         d = float32 if dtype is None else as_dtype(dtype)
         values = np.linspace(start, stop, num, endpoint=endpoint)
@@ -172,7 +173,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> Tuple[Array, ...]:
     axis of its number. Raises ShapeError for arrays of more than one axis, ValueError for another `indexing`.
     """
     xs = [asarray(x) for x in arrays]
-    if indexing not in ("xy", "ij"):
+    if not isinstance(indexing, str) or indexing not in ("xy", "ij"):
         raise ValueError(message(f"meshgrid: indexing is 'xy' or 'ij', got {indexing!r}", at=user_source(2)))
     for x in xs:
         if x.ndim > 1:
@@ -189,13 +190,13 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> Tuple[Array, ...]:
 
 def eye(n_rows: int, n_cols: Optional[int] = None, /, *, k: int = 0, dtype: Any = float32) -> Array:
     """Ones on a diagonal, `k` places to the right of the main one, zeros elsewhere; square by default."""
-    shape, k = as_sizes((n_rows, n_rows if n_cols is None else n_cols)), known("eye: k", k)
+    shape, k = as_sizes((n_rows, n_rows if n_cols is None else n_cols)), known_integer("eye: k", k)
     rows, columns = (prims.iota(int32, shape, axis) for axis in (0, 1))
     return astype(prims.eq(prims.add(rows, literal(k, rows.aval)) if k else rows, columns), dtype)
 
 
 def _triangle(x: Any, k: int, lower: bool, name: str) -> Array:
-    x, k = asarray(x), known(f"{name}: k", k)
+    x, k = asarray(x), known_integer(f"{name}: k", k)
     if x.ndim < 2:
         raise ShapeError(message(f"{name}: {x.aval} has no two axes", at=user_source(3)))
     rows, columns = (prims.iota(int32, x.shape[-2:], axis) for axis in (0, 1))

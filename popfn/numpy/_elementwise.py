@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from .._promotion import PYTHON, as_array, convert_to, floats, in_float32, known, pair
+from .._promotion import PYTHON, as_array, convert_to, floats, in_float32, known_integer, pair
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import FLOAT8, bool_, float32, int32
@@ -162,7 +162,7 @@ def round(x: Any, /, decimals: int = 0) -> Array:
     >>> round(np.array([0.5, 1.5, -2.75], np.float32)), round(np.float32(-2.75), 1)
     (Array([ 0.,  2., -3.], dtype=float32), Array(-2.8, dtype=float32))
     """
-    aval, decimals = aval_of(x), known("round: the number of decimals", decimals)
+    aval, decimals = aval_of(x), known_integer("round: the number of decimals", decimals)
     if not aval.is_float:
         if decimals < 0:
             raise DtypeError(message(f"round of {aval} to {decimals} decimals: integers have none to round",

@@ -7,11 +7,11 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from .._promotion import Axis, all_axes, as_shape, as_sizes, convert_to, known, one_axis
+from .._promotion import Axis, all_axes, as_shape, as_sizes, convert_to, known, known_integer, one_axis
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import Shape, broadcast_shapes as shapes_broadcast, int32
-from ..trace.errors import DtypeError, ShapeError, located, message, user_source
+from ..trace.errors import ArgumentError, DtypeError, ShapeError, located, message, user_source
 from ._create import asarray
 
 
@@ -170,7 +170,7 @@ def roll(x: Any, /, shift: Union[int, Sequence[int]], axis: Axis = None) -> Arra
     if axis is None:
         return prims.reshape(roll(prims.reshape(x, (x.size,)), shift, 0), x.shape)
     axes = [one_axis(a, x.ndim, "roll") for a in _several(axis)]
-    shifts = [int(s) for s in _several(known("roll: a shift", shift))]
+    shifts = [known_integer("roll: a shift", s) for s in _several(known("roll: a shift", shift))]
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     if len(shifts) != len(axes):
         raise ShapeError(message(f"roll: shifts {shift} are not one for each of the axes {axis}", at=user_source(2)))
@@ -210,7 +210,10 @@ def split(x: Any, indices_or_sections: Union[int, Sequence[int]], /, axis: int =
             raise ShapeError(message(f"split: axis {axis} of {x.aval} has no {indices_or_sections} equal parts",
                                      "way out: array_split cuts into nearly equal ones", at=user_source(2)))
         return array_split(x, indices_or_sections, axis)
-    return _parts(x, [int(i) for i in indices_or_sections], axis)
+    if not isinstance(indices_or_sections, (tuple, list, range)):
+        raise ArgumentError(message("split takes a number of parts or a list of places, got "
+                                    f"{indices_or_sections!r}", at=user_source(2)))
+    return _parts(x, [known_integer("split: a place", i) for i in indices_or_sections], axis)
 
 
 def array_split(x: Any, indices_or_sections: Union[int, Sequence[int]], /, axis: int = 0) -> List[Array]:

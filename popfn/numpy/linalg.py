@@ -11,7 +11,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from .._promotion import Axis, all_axes, in_float32, known, one_axis, pair
+from .._promotion import Axis, all_axes, in_float32, known, known_integer, one_axis, pair
 from ..trace import prims
 from ..trace.array import Array
 from ..trace.aval import broadcast_shapes
@@ -106,7 +106,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """The diagonals of matrices (..., m, n), `offset` above the main one, or below it if negative: the last axis."""
-    x, offset = asarray(x), known("diagonal: the offset", offset)
+    x, offset = asarray(x), known_integer("diagonal: the offset", offset)
     if x.ndim < 2:
         raise ShapeError(message(f"diagonal: {x.aval} has no two axes", at=user_source(2)))
     down, right = (-offset, 0) if offset < 0 else (0, offset)

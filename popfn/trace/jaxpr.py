@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from .aval import FLOAT8, SHORT, Aval
-from .errors import InputError, JaxprError, Source, where
+from .errors import InputError, JaxprError, PopfnError, Source, located, where
 from .primitive import Primitive, eval_results, result_avals, watchers
 
 
@@ -191,7 +191,10 @@ class Jaxpr:
         with np.errstate(all="ignore"):
             for i, eqn in enumerate(self.eqns):
                 values = [a.value if type(a) is Literal else env[a] for a in eqn.inputs]  # type: ignore[index]
-                results = eval_results(eqn.primitive, values)
+                try:
+                    results = eval_results(eqn.primitive, values)
+                except PopfnError as e:
+                    raise located(e, eqn.source) from None
                 if watchers:
                     for watch in watchers:
                         watch(eqn.primitive, values, results, eqn.source)

@@ -73,6 +73,7 @@ class Primitive(abc.ABC):
     """An operation with all its rules; see the module's docstring for the contract of each."""
 
     multiple: ClassVar[bool] = False
+    reverse_only: ClassVar[bool] = False  # whether it has no forward mode, because a rule for reverse mode stands in
     memo: Dict[Tuple[Aval, ...], Any]  # results of `abstract`, kept by `infer`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Primitive:

@@ -215,7 +215,10 @@ class Trace:
         with np.errstate(all="ignore"):
             for eqn in reversed(todo):
                 arrays = [a.value if isinstance(a, Literal) else known[a] for a in eqn.inputs]
-                known.update(zip(eqn.outputs, eval_results(eqn.primitive, arrays)))
+                try:
+                    known.update(zip(eqn.outputs, eval_results(eqn.primitive, arrays)))
+                except PopfnError as e:
+                    raise located(e, eqn.source) from None
         return known[var]
 
     def finish(self, outputs: Sequence[Any]) -> Jaxpr:
@@ -365,7 +368,10 @@ def evaluate(primitive: Primitive, args: Sequence[Any]) -> Any:
         return evaluate(primitive, [Array.wrap(x, a.placed(placement)) for x, a, placement in zip(
             values, avals, primitive.operand_placements(avals))])
     with np.errstate(all="ignore"):
-        results = eval_results(primitive, values)
+        try:
+            results = eval_results(primitive, values)
+        except PopfnError as e:
+            raise located(e) from None
     if watchers:
         for watch in watchers:
             watch(primitive, values, results, user_source(2))

@@ -8,17 +8,19 @@ import numpy as np
 
 from ..trace.aval import DEVICE, HOST, NO_AXES, REMOTE, Aval, AxisNames, Shape, bool_
 from ..trace.errors import AxisError, MissingRuleError, located, message
-from ..trace.jaxpr import Atom, Jaxpr, Var, names
+from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, names
 from ..trace.primitive import MIXED, MappedAxis, Primitive, Zero
 from ..trace.prims import instantiate
-from ..trace.prims.collectives import AxisIndex, Collective, Pvary, pvary
+from ..trace.prims.collectives import AxisIndex, Collective, Psum, Pvary, psum, pvary
 from ..trace.prims.memory import Place, place
+from ..trace.prims.shaping import Broadcast
 from ..trace.tracer import Trace, bind, current_trace
 from .differentiate import spread
 from .replay import checked, inline, start_env
 from .simplify import without_dead_code
 
 Mask = Tuple[bool, ...]
+Names = Tuple[str, ...]
 
 
 class HoldsJaxprs(Primitive):
@@ -108,18 +110,65 @@ def reordered(jaxpr: Jaxpr, inputs: Sequence[Var], outputs: Sequence[Atom]) -> J
     return Jaxpr(inputs, outputs, jaxpr.eqns, jaxpr.constvars, jaxpr.constants, jaxpr.name)
 
 
-def unplaced(jaxprs: Sequence[Jaxpr], count: int) -> List[Jaxpr]:
-    """The jaxprs without the last step of their first outputs that all of them put from the device elsewhere.
+def unplaced(jaxprs: Sequence[Jaxpr], wanted: Sequence[bool]) -> List[Jaxpr]:
+    """The jaxprs without the last step of those outputs in the mask that all of them put from the device elsewhere.
 
-    These are cotangents, which are to be added up on the device first.
+    These are cotangents, which are to be added up on the device first. Some jaxprs may have one there already; what is
+    made elsewhere in one of them is put there in all.
     """
     before: List[Dict[Atom, Atom]] = [{e.outputs[0]: e.inputs[0] for e in jaxpr.eqns if isinstance(
         e.primitive, Place) and e.inputs[0].aval.memory == DEVICE} for jaxpr in jaxprs]
-    places = [i for i in range(count) if all(j.outputs[i] in found for j, found in zip(jaxprs, before))]
-    if not places:
-        return list(jaxprs)
-    return [without_dead_code(reordered(jaxpr, jaxpr.inputs, [
-        found[a] if i in places else a for i, a in enumerate(jaxpr.outputs)])) for jaxpr, found in zip(jaxprs, before)]
+    columns = list(zip(*[j.outputs for j in jaxprs]))
+    places = {i for i, column in enumerate(columns) if wanted[i] and any(a in of for a, of in zip(column, before))
+              and all(a in of or a.aval.memory == DEVICE for a, of in zip(column, before))}
+    new = [without_dead_code(reordered(jaxpr, jaxpr.inputs, [
+        of.get(a, a) if i in places else a for i, a in enumerate(jaxpr.outputs)])) for jaxpr, of in zip(
+            jaxprs, before)] if places else list(jaxprs)
+    memories = [{j.outputs[i].aval.memory for j in new} for i in range(len(columns))]
+    if all(len(found) == 1 for found in memories):
+        return new
+    homes = [max(found, key=lambda memory: memory != DEVICE) for found in memories]
+    return [rebuilt(j.name, j.in_avals, lambda *args, j=j: list(
+        map(place, inline(j, args), homes))) for j in new]
+
+
+def unsummed(jaxprs: Sequence[Jaxpr], wanted: Sequence[bool]) -> Tuple[List[Jaxpr], List[Names]]:
+    """The jaxprs without the last step of the outputs in the mask where that is a sum over the same named axes in all.
+
+    Also those axes for each of the outputs. These are cotangents, of which loops, branches and calls give what is to be
+    added up: whoever called them adds up once, with what comes from elsewhere. A branch may give zeros instead.
+    """
+    sums: List[Dict[Atom, Eqn]] = [{e.outputs[0]: e for e in j.eqns if isinstance(e.primitive, Psum)} for j in jaxprs]
+    for jaxpr, of in zip(jaxprs, sums):
+        for a in {a for eqn in jaxpr.eqns for a in eqn.inputs} if of else ():
+            of.pop(a, None)  # something else is made of it
+
+    def axes(i: int) -> Names:
+        """The axes over which all jaxprs sum the output last; none if they do not."""
+        outs = [(j.outputs[i], of) for j, of in zip(jaxprs, sums) if not is_zero(j, j.outputs[i])]
+        found: Set[Names] = {of[a].primitive.names if a in of else () for a, of in outs}  # type: ignore[attr-defined]
+        return found.pop() if len(found) == 1 else ()
+    names_of: List[Names] = [axes(i) if on and any(sums) else () for i, on in enumerate(wanted)]
+    if not any(names_of):
+        return list(jaxprs), names_of
+    new = [without_dead_code(reordered(jaxpr, jaxpr.inputs, [
+        of[a].inputs[0] if names and a in of else a for names, a in zip(names_of, jaxpr.outputs)]))
+        for jaxpr, of in zip(jaxprs, sums)]
+    wide = [NO_AXES.union(*[j.outputs[i].aval.varying for j in new]) for i in range(len(wanted))]
+    return [varying(jaxpr, jaxpr.in_avals, wide) for jaxpr in new], names_of
+
+
+def is_zero(jaxpr: Jaxpr, a: Atom) -> bool:
+    """Whether an output is a zero that was written out."""
+    if isinstance(a, Literal):
+        return not a.value.any()
+    made = next((eqn for eqn in jaxpr.eqns if a in eqn.outputs), None)
+    return made is not None and isinstance(made.primitive, Broadcast) and is_zero(jaxpr, made.inputs[0])
+
+
+def summed(cts: Sequence[Any], names_of: Sequence[Names]) -> List[Any]:
+    """Cotangents, the first of which are still to be added up over these named axes."""
+    return [psum(c, names) if names else c for c, names in zip(cts, names_of)] + list(cts[len(names_of):])
 
 
 def at_home(ct: Any, aval: Aval) -> Any:

@@ -13,7 +13,7 @@ from ..trace.errors import ShapeError
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.tracer import bind
-from .bodies import HoldsJaxprs, at_home, guard, unplaced, varying
+from .bodies import HoldsJaxprs, at_home, guard, summed, unplaced, unsummed, varying
 from .differentiate import jvp_jaxpr, linearize_jaxpr, moving_only, spread, transpose_jaxpr
 from .vmap import batch_jaxpr
 
@@ -75,9 +75,10 @@ class Routine(Holder):
         linear = tuple(type(x) is Linear for x in args)
         given = tuple(type(c) is not Zero for c in ct)
         jaxpr, moves = transpose_jaxpr(self.jaxpr, linear, given)
-        jaxpr, = unplaced([jaxpr], sum(moves))
+        every = (True,) * sum(moves)
+        (jaxpr,), names = unsummed(unplaced([jaxpr], every), every)
         others = [x for x, on in zip(args, linear) if not on]
-        got = iter(spread(bind(self.of(jaxpr), others + moving_only(ct)), moves,
+        got = iter(spread(summed(bind(self.of(jaxpr), others + moving_only(ct)), names), moves,
                           [x.aval for x, on in zip(args, linear) if on]))
         return tuple(at_home(next(got), x.aval) if on else None for x, on in zip(args, linear))
 

@@ -13,6 +13,7 @@ from ..trace.primitive import MIXED, Linear, MappedAxis, Zero
 from ..trace.prims import argmax, convert, eq, ge, instantiate, le, place, select, stop_gradient, sub, take
 from ..trace.prims.shaping import ranked
 from ..trace.tracer import aval_of, bind, literal
+from .accesses import reached_by_some
 from .bodies import (
     Equations,
     GraphInput,
@@ -31,7 +32,9 @@ from .bodies import (
     others,
     rebuilt,
     reordered,
+    summed,
     unplaced,
+    unsummed,
     varying,
     with_zeros,
 )
@@ -85,7 +88,8 @@ class Cond(HoldsJaxprs):
         """Where the number varies over an axis, lanes are in different branches, and so all operands and results do."""
         axes = avals[0].varying
         ins = [a.over(a.varying | axes) for a in avals[1:]]
-        branches = [varying(jaxpr, ins) for jaxpr in self.branches]
+        with reached_by_some("cond", "a branch", self.branches, axes):
+            branches = [varying(jaxpr, ins) for jaxpr in self.branches]
         outs = [axes.union(*[a.varying for a in column]) for column in zip(*[j.out_avals for j in branches])]
         return Cond(tuple([varying(jaxpr, ins, outs) for jaxpr in branches]))
 
@@ -114,8 +118,10 @@ class Cond(HoldsJaxprs):
         pulled = [transpose_jaxpr(jaxpr, linear, moving(ct)) for jaxpr in self.branches]
         wanted, avals = either(*[moves for _, moves in pulled]), [x.aval for x in chosen(args, linear)]
         branches = [with_zeros(jaxpr, 0, moves, wanted, avals) for jaxpr, moves in pulled]
-        cond = Cond(tuple(unplaced(branches, sum(wanted))))
-        got = iter(spread(bind(cond, [index, *others(args, linear), *moving_only(ct)]), wanted, avals))
+        every = (True,) * sum(wanted)
+        branches, names = unsummed(unplaced(branches, every), every)
+        cts = bind(Cond(tuple(branches)), [index, *others(args, linear), *moving_only(ct)])
+        got = iter(spread(summed(cts, names), wanted, avals))
         return (None, *[at_home(next(got), x.aval) if on else None for x, on in zip(args, linear)])
 
     # ------------------------------------------------------------------ vmap
@@ -183,8 +189,9 @@ class Cond(HoldsJaxprs):
             avals = [index, *branches[0].in_avals]
             if len(branches) == 1:
                 return reordered(branches[0], [Var(index), *branches[0].inputs], branches[0].outputs)
-            return rebuilt("switch", avals, lambda i, *xs: bind(
-                Cond(branches), [sub(i, literal(first, index)) if first else i, *xs]))
+            # Branches that do nothing need no number.
+            return without_dead_code(rebuilt("switch", avals, lambda i, *xs: bind(
+                Cond(branches), [sub(i, literal(first, index)) if first else i, *xs])))
         return self.branches[0].remember(("halves", self.branches), lambda: (
             half(self.branches[:middle], 0), half(self.branches[middle:], middle)))
 

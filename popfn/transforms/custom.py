@@ -166,6 +166,7 @@ class CustomVjp(Custom):
     backward: Rule
     closed: Tuple[str, ...] = ()
     kind: ClassVar[str] = "custom_vjp"
+    reverse_only: ClassVar[bool] = True
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         raise forward_mode(self.jaxpr.name)
@@ -209,6 +210,7 @@ class Pullback(HoldsJaxprs):
     backward: Jaxpr
     residuals: int
     multiple: ClassVar[bool] = True
+    reverse_only: ClassVar[bool] = True
 
     def uses_axis(self, name: str) -> bool:
         return is_over(self.backward, name)

@@ -12,13 +12,17 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 from ..trace.aval import DEVICE, REMOTE, Aval
 from ..trace.errors import MissingRuleError, located
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from ..trace.primitive import Linear, Zero
+from ..trace.primitive import Linear, Primitive, Zero
 from ..trace.prims import add, instantiate, place
-from ..trace.prims.collectives import Pvary, psum
+from ..trace.prims.collectives import AllGather, Psum, Pvary, psum
+from ..trace.prims.elementwise import Convert, Div
+from ..trace.prims.kinds import Mul, Neg, SafeMul
 from ..trace.prims.memory import Place
-from ..trace.prims.shaping import LinearOp
+from ..trace.prims.shaping import LinearOp, Reshape, Sum, Transpose
+from ..trace.prims.structural import Slice, Squeeze
 from ..trace.tracer import Trace, Tracer, bind
 from .replay import checked, inline, sources, start_env
+from .simplify import simplify
 
 Mask = Tuple[bool, ...]
 
@@ -85,8 +89,8 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
     """Walk linear equations backwards under `trace`, from cotangents of results to those of what they depend on.
 
     What is added up over named axes, where one value was handed to all lanes, is added up late: behind operations that
-    only move elements, and once for the sum of several. So a parameter's cotangent is reduced once, however many parts
-    of it are used.
+    only move elements, and once for the sum of several, those among them that loops, branches and calls give. So a
+    parameter's cotangent is reduced once, however many parts of it are used.
     """
     late: Dict[Var, Any] = {}  # a sum over named axes, and what it is the sum of
 
@@ -109,7 +113,8 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
                     continue
             trace.source = source
             operands = [Linear(a.aval) if a in linear else a for a in inputs]
-            parts = summands(ct) if isinstance(primitive, LinearOp) and type(primitive) is not Place else None
+            parts = summands(ct) if late and keeps_sums(primitive, outputs, inputs) else None
+            start = len(trace.eqns)
             try:
                 if isinstance(primitive, Pvary):  # in a jaxpr that was widened, the operand may vary already
                     names = tuple([n for n in primitive.names if n not in inputs[0].aval.varying])
@@ -122,6 +127,9 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
                     in_cts = primitive.transpose(ct, *operands)
             except MissingRuleError as e:
                 raise located(e, source) from None
+            if primitive.multiple:  # a loop or a call whose cotangents are added up behind it
+                late.update((eqn.outputs[0], trace.array_of(eqn.inputs[0])) for eqn in trace.eqns[start:]
+                            if type(eqn.primitive) is Psum and type(eqn.inputs[0]) is Var)
             for a, c in zip(inputs, in_cts):
                 if c is not None and type(c) is not Zero and a in linear:
                     before = cts.get(a)
@@ -133,6 +141,19 @@ def pull_back(trace: Trace, eqns: Sequence[Eqn], linear: Set[Var], cts: Dict[Var
                     else:
                         cts[a] = place(add(before, c), a.aval.memory)
     return cts
+
+
+def keeps_sums(primitive: Primitive, outputs: Sequence[Var], inputs: Sequence[Atom]) -> bool:
+    """Whether cotangents may as well be added up over lanes behind the transpose of an operation.
+
+    So it is where that moves elements, multiplies them by a known number, or makes them wider: then sums are the more
+    exact for it.
+    """
+    if type(primitive) is Convert:
+        return inputs[0].aval.dtype.itemsize >= outputs[0].aval.dtype.itemsize
+    if type(primitive) in (Neg, Mul, SafeMul, Div):
+        return sum(type(a) is not Literal or a.aval.ndim > 0 for a in inputs) == 1
+    return isinstance(primitive, LinearOp) and type(primitive) not in (Place, Sum)  # a sum's cotangent is spread
 
 
 def directions_of(trace: Trace, avals: Sequence[Aval], mask: Mask) -> List[Any]:
@@ -165,10 +186,22 @@ def jvp_jaxpr(jaxpr: Jaxpr, mask: Mask) -> Jvp:
         with Trace(f"jvp({jaxpr.name})") as trace:
             primals = [trace.input(a) for a in jaxpr.in_avals]
             tangents = [trace.input(a) if on else Zero(a) for a, on in zip(jaxpr.in_avals, mask)]
-            outs, touts = push_forward(trace, jaxpr, primals, tangents)
+            outs, touts = push_forward(trace, for_forward_mode(jaxpr), primals, tangents)
             result = trace.finish(outs + moving_only(touts))
         return Jvp(checked(result), tuple(type(t) is not Zero for t in touts))
     return jaxpr.remember(("jvp", mask), make)
+
+
+def for_forward_mode(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr, without dead code if something in it has reverse mode only: that stops forward mode if it is used."""
+    return simplify(jaxpr) if has_reverse_only(jaxpr) else jaxpr
+
+
+def has_reverse_only(jaxpr: Jaxpr) -> bool:
+    """Whether there is a primitive in a jaxpr, or in one that it holds, for which there is no forward mode."""
+    found: bool = jaxpr.remember("has reverse only", lambda: any(
+        e.primitive.reverse_only or any(map(has_reverse_only, getattr(e.primitive, "jaxprs", ()))) for e in jaxpr.eqns))
+    return found
 
 
 class Linearized(NamedTuple):
@@ -199,15 +232,14 @@ def linearize_jaxpr(jaxpr: Jaxpr, mask: Mask) -> Linearized:
         places: Dict[Atom, Tuple[str, int]] = {v: ("output", i) for i, v in enumerate(results)}
         places.update((v, ("input", i)) for i, v in enumerate(whole.inputs))
         used: Dict[Var, Any] = {}
-        again: Dict[Var, Eqn] = {}  # what is loaded from remote memory is loaded again, not kept on the device
-        loads = {eqn.outputs[0]: eqn for eqn in whole.eqns if isinstance(eqn.primitive, Place)
-                 and eqn.inputs[0].aval.memory == REMOTE and eqn.primitive.memory == DEVICE}
+        again: Set[Atom] = set()
+        found = found_again(whole)
         moves = tuple(type(t) is not Zero for t in touts)
         touts = moving_only(touts)
         for a in [a for eqn in eqns for a in eqn.inputs] + [t.variable for t in touts]:
-            if isinstance(a, Var) and a in loads and a not in again:
-                again[a] = loads[a]
-                a = loads[a].inputs[0]
+            while a in found and a not in again:
+                again.add(a)
+                a = found[a].inputs[0]
             if isinstance(a, Var) and a not in linear and a not in constants and a not in used and a not in again:
                 if a not in places:
                     places[a] = "output", len(results)
@@ -215,9 +247,32 @@ def linearize_jaxpr(jaxpr: Jaxpr, mask: Mask) -> Linearized:
                 used[a] = places[a]
         forward = Jaxpr(whole.inputs, results, whole.eqns, whole.constvars, whole.constants, jaxpr.name)
         program = Jaxpr([*used, *(t.variable for t in moving_only(tangents))], [t.variable for t in touts],
-                        [*again.values(), *eqns], list(constants), list(constants.values()), f"linear({jaxpr.name})")
+                        [*(e for e in whole.eqns if again.intersection(e.outputs)), *eqns], list(constants),
+                        list(constants.values()), f"linear({jaxpr.name})")
         return Linearized(checked(forward), checked(program), tuple(used.values()), moves)
     return jaxpr.remember(("linearize", mask), make)
+
+
+def found_again(jaxpr: Jaxpr) -> Dict[Atom, Eqn]:
+    """What a derivative does not keep on the device, but gets again, with the equations that make it.
+
+    That is what is loaded from remote memory, and what replicas gather of parts that are loaded, or that the jaxpr
+    takes; also in another shape or dtype.
+    """
+    found: Dict[Atom, Eqn] = {}
+    inputs = set(jaxpr.inputs)
+    for eqn in jaxpr.eqns:
+        primitive, operands, results, _ = eqn
+        if isinstance(primitive, Place):
+            comes = operands[0].aval.memory == REMOTE and primitive.memory == DEVICE
+        elif isinstance(primitive, AllGather):
+            comes = operands[0] in found or operands[0] in inputs
+        else:
+            comes = bool(found) and isinstance(primitive, (
+                Reshape, Squeeze, Slice, Transpose, Convert, Pvary)) and operands[0] in found
+        if comes:
+            found[results[0]] = eqn
+    return found
 
 
 def transpose_jaxpr(jaxpr: Jaxpr, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:

@@ -11,8 +11,10 @@ from ..trace.errors import LoweringError, MissingRuleError, ShapeError, message
 from ..trace.jaxpr import Jaxpr, Var
 from ..trace.primitive import MIXED, MappedAxis, Zero
 from ..trace.prims import argmax, convert, gt, instantiate, place, select, sum_over
+from ..trace.prims.remote import RemoteWrite
 from ..trace.prims.shaping import ranked
-from ..trace.tracer import aval_of, bind, literal
+from ..trace.tracer import aval_of, bind, current_trace, literal
+from .accesses import accesses, reached_by_some
 from .bodies import (
     HoldsJaxprs,
     Mask,
@@ -84,8 +86,10 @@ class While(HoldsJaxprs):
         """Where the condition varies over an axis, lanes take different numbers of steps, and so all operands do."""
         ins, start = list(avals), self.num_consts
         while True:
-            cond, body = (varying(jaxpr, ins) for jaxpr in self.jaxprs)
+            cond = varying(self.cond, ins)
             axes = cond.out_avals[0].varying
+            with reached_by_some("while", "a loop", self.jaxprs, axes):
+                body = varying(self.body, ins)
             new = [a.over(axes.union(a.varying, b.varying, c.varying))
                    for a, b, c in zip(ins, cond.in_avals, body.in_avals)]
             new[start:] = [a.over(a.varying | y.varying) for a, y in zip(new[start:], body.out_avals)]
@@ -140,8 +144,17 @@ class While(HoldsJaxprs):
         return self.as_scan().linearize(primals, tangents)
 
     def as_scan(self) -> Scan:
-        """The same as `max_steps` steps, each of which does nothing where the condition is false."""
+        """The same as `max_steps` steps, each of which does nothing where the condition is false.
+
+        Raises LoweringError if the condition, which each step evaluates, writes to a buffer.
+        """
         start = self.num_consts
+        for access in accesses(self.cond):
+            if isinstance(access, RemoteWrite):
+                raise LoweringError(message(
+                    f"the condition of the while loop over {self.body.name} writes to {access.buffer.name}: with a "
+                    "bound it is evaluated max_steps times, also when the loop has ended", "way out: write in the body",
+                    at=getattr(current_trace(), "source", None)))
 
         def stay(*args: Any) -> Sequence[Any]:
             return args[start:]

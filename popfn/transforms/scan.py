@@ -21,6 +21,7 @@ from .bodies import (
     GraphInput,
     HoldsJaxprs,
     Mask,
+    Names,
     Row,
     Subgraph,
     behind,
@@ -36,7 +37,9 @@ from .bodies import (
     reach,
     rebuilt,
     reordered,
+    summed,
     unplaced,
+    unsummed,
     varying,
     with_zeros,
 )
@@ -200,14 +203,14 @@ class Scan(HoldsJaxprs):
             return tuple(on and next(every) for on in carry_linear)
         given = carried(given, 0, self.num_carry, moves)
         key = "transpose of scan", self.num_consts, self.num_carry, linear, given
-        body, wanted = self.jaxpr.remember(key, lambda: transposed(self, linear, given))
+        body, wanted, sums = self.jaxpr.remember(key, lambda: transposed(self, linear, given))
 
-        totals = [instantiate(Zero(wide(x.aval))) for x, on in zip(args, wanted[:start]) if on]
+        totals = [instantiate(Zero(a)) for a in body.in_avals[len(others_of):][:sum(wanted[:start])]]
         carry_cts = [instantiate(c) for c in chosen(ct[:self.num_carry], given)]
         y_cts = chosen(ct[self.num_carry:], given[self.num_carry:])
         scan = self.of(body, len(others_of), len(totals) + len(carry_cts), not self.reverse)
         results = bind(scan, [*others_of, *totals, *carry_cts, *carry_values, *xs_of, *y_cts])
-        totals, carry_cts, x_cts = cut(results, len(totals), len(carry_cts))
+        totals, carry_cts, x_cts = cut(summed(results, sums), len(totals), len(carry_cts))
         totals = [place(convert(t, x.aval.dtype, x.aval.weak), x.aval.memory)
                   for t, x in zip(totals, chosen(args[:start], wanted[:start]))]
         mask = (*wanted[:start], *given[:self.num_carry], *wanted[start + self.num_carry:])
@@ -411,9 +414,10 @@ def wide(aval: Aval) -> Aval:
     return Aval._make(aval.shape, float32, aval.weak, aval.placement) if aval.dtype == float16 else aval
 
 
-def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:
-    """The body of a transposed scan, and which operands of the scan it gives cotangents of.
+def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask, List[Names]]:
+    """The body of a transposed scan, which operands of the scan it gives cotangents of, and what is left to be done.
 
+    That is, over which named axes the results are to be added up behind the loop.
     It takes the constants that are not linear; the cotangents of constants so far and those of the carry in `given`;
     the carry and the arrays that are not linear; and the cotangents of the stacked results in `given`.
     """
@@ -423,21 +427,26 @@ def transposed(scan: Scan, linear: Mask, given: Mask) -> Tuple[Jaxpr, Mask]:
     wanted = tuple(on and next(got_of) for on in linear)
     consts, carry, xs = (others(part, on) for part, on in zip(scan.parts(avals), scan.parts(linear)))
     w_consts, w_carry, w_xs = scan.parts(wanted)
-    program, = unplaced([program], sum(w_consts))
-    totals = [wide(a) for a in chosen(scan.parts(avals)[0], w_consts)]
+    # What is in remote memory is added up element by element: it is not to be on the device as a whole.
+    late = (*(True,) * sum(w_consts), *(False,) * sum(w_carry),
+            *[a.memory == DEVICE for a in chosen(scan.parts(avals)[2], w_xs)])
+    (program,), names = unsummed(unplaced([program], late), late)
+    totals = [wide(a).over(a.varying | got.varying)
+              for a, got in zip(chosen(scan.parts(avals)[0], w_consts), program.out_avals)]
     carry_cts, y_cts = (chosen(part, on) for part, on in zip(cut(scan.jaxpr.out_avals, scan.num_carry),
                                                             cut(given, scan.num_carry)))
 
     def step(*args: Any) -> Sequence[Any]:
-        fixed, sums, cts, values, elements, rest = cut(args, *map(len, (consts, totals, carry_cts, carry, xs)))
+        fixed, so_far, cts, values, elements, rest = cut(args, *map(len, (consts, totals, carry_cts, carry, xs)))
         got = inline(program, [*fixed, *values, *elements, *cts, *rest])
         by_const, by_carry, by_x = cut(got, sum(w_consts), sum(w_carry))
-        sums = [add(s, convert(c, a.dtype, a.weak)) for s, c, a in zip(sums, by_const, totals)]
+        so_far = [add(s, convert(c, a.dtype, a.weak)) for s, c, a in zip(so_far, by_const, totals)]
         every = chosen(spread(by_carry, w_carry, scan.parts(avals)[1]), given[:scan.num_carry])
-        return [*sums, *[place(instantiate(c), a.memory) for c, a in zip(every, carry_cts)],
+        return [*so_far, *[place(instantiate(c), a.memory) for c, a in zip(every, carry_cts)],
                 *[place(c, a.memory) for c, a in zip(by_x, chosen(scan.parts(avals)[2], w_xs))]]
     body = rebuilt(program.name, [*consts, *totals, *carry_cts, *carry, *xs, *y_cts], step)
-    return body, wanted
+    of_consts, _, of_xs = cut(names, len(totals), sum(w_carry))
+    return body, wanted, [*of_consts, *[()] * len(carry_cts), *of_xs]
 
 
 # ---------------------------------------------------------------------------- PopXL

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, ClassVar, Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -19,9 +18,9 @@ from ..trace.errors import AxisError, LoweringError, ShapeError, located, messag
 from ..trace.jaxpr import Jaxpr
 from ..trace.primitive import Linear, MappedAxis
 from ..trace.prims import pvary, reshape, transpose
-from ..trace.prims.remote import RemoteBuffer, RemoteWrite
 from ..trace.prims.shaping import to_front
 from ..trace.tracer import Trace, aval_of, bind
+from .accesses import written_by_some
 from .bodies import (
     HoldsJaxprs,
     Mask,
@@ -204,25 +203,10 @@ def check_meetings(jaxpr: Jaxpr, names: AxisNames) -> None:
                 raise located(AxisError(message(
                     f"{kind}: replicas meet in {place} over axis {name!r}, while it depends on the replica whether "
                     "they get there", "way out: use the collective outside, and pass what it gives")), eqn.source)
-            for buffer in chain.from_iterable(written_for_all(j, name) for j in held):
-                raise located(AxisError(message(
-                    f"{kind}: {place} writes to {buffer!r}, which is one for all replicas along axis {name!r}, while "
-                    "it depends on the replica whether they get there",
-                    "way out: write outside, or make the buffer with varying=")), eqn.source)
+            for text in written_by_some(kind, place, held, name):
+                raise located(AxisError(text), eqn.source)
         for j in held:
             check_meetings(j, names)
-
-
-def written_for_all(jaxpr: Jaxpr, name: str) -> List[RemoteBuffer]:
-    """The buffers that a program writes of which lanes along an axis have one together."""
-    found: List[RemoteBuffer] = []
-    for eqn in jaxpr.eqns:
-        primitive: Any = eqn.primitive
-        if isinstance(primitive, RemoteWrite) and name not in primitive.buffer.varying:
-            found.append(primitive.buffer)
-        for j in getattr(primitive, "jaxprs", ()):
-            found += written_for_all(j, name)
-    return found
 
 
 # ---------------------------------------------------------------------------- bodies

@@ -161,10 +161,35 @@ def given_by_calls(b: Any, x: Any, row: Any) -> Any:
     return out
 
 
+def conditions(b: Any, x: Any, row: Any) -> Any:
+    """What decides about a loop's end is read anew in each step."""
+    b.write(row, x * 0 + 1)
+
+    def body(c: Any) -> Any:
+        b.write(row, b.read(row) * 2)
+        return c + 1
+    counts = [pf.while_loop(lambda c: pnp.sum(b.read(row)) < 100, body, 0, max_steps=9),
+              pf.while_loop(lambda c: pf.cond(c < 2, lambda: pnp.sum(b.read(row)) > 0, lambda: False), body, 0,
+                            max_steps=9),
+              pf.while_loop(lambda c: pnp.sum(pf.remote(x * 0 + c)) < 20, lambda c: c + 1, 0, max_steps=9)]
+    return counts, b.read(row)
+
+
+def branches_of_four(b: Any, x: Any, row: Any) -> Any:
+    b.write(0, x)
+    b.write(1, x * 2)
+
+    def written(k: int, n: float) -> Callable[[], Any]:
+        return lambda: b.write(k, x * n)
+    pf.switch(row, [written(1, 5.0), written(0, 6.0), lambda: None, lambda: None])
+    return [pf.switch(row + k, [lambda: b.read(0) * 1, lambda: b.read(1) * 3, lambda: b.read(0) + b.read(1), lambda: x])
+            for k in range(3)]
+
+
 ORDERS = (old_after_a_write, old_result_after_a_write, alternating, another_row, swapped_rows, read_twice,
           read_in_a_call, scanned_rows, a_row_of_floats_and_one_of_others, a_buffer_of_scalars, one_step,
           one_value_twice, written_and_then_carried, carried_and_then_written, made_before_a_read, given_by_loops,
-          given_by_calls)
+          given_by_calls, conditions, branches_of_four)
 X = np.random.default_rng(1).normal(size=VALUE).astype(f32)
 
 
@@ -187,6 +212,7 @@ ROW_WANT: Dict[str, List[float]] = {  # of x = 1, what each result is
     "old_after_a_write": [2, 2], "old_result_after_a_write": [1, 3], "alternating": [0, 1, 2, 3],
     "swapped_rows": [2, 1, -1], "read_twice": [1, 1, 2], "read_in_a_call": [1], "one_step": [2],
     "one_value_twice": [3, 3, 3], "written_and_then_carried": [2, 6], "carried_and_then_written": [18, 2, 2, 18],
+    "conditions": [5, 2, 4, 128], "branches_of_four": [1, 15, 6],
     "made_before_a_read": [1, 2], "given_by_loops": [1, 2], "given_by_calls": [1, 1, 1, 1]}
 
 
@@ -267,7 +293,7 @@ BAD: Dict[str, Tuple[Callable[[], Any], type, str, List[str]]] = {
     "read a row": (lambda: buffer().read(3), pf.errors.RangeError, "row 3 of buffer is out of range: it has 3 rows",
                    ["way out: remote_buffer(..., rows=4)"]),
     "read a row below": (lambda: buffer().read(-1), pf.errors.RangeError,
-                         "row -1 of buffer is out of range: it has 3 rows", []),
+                         "row -1 of buffer is out of range: it has 3 rows", ["way out: rows are numbered from 0 to 2"]),
     "write a row": (lambda: buffer("b", 1).write(1, X), pf.errors.RangeError,
                     "row 1 of b is out of range: it has 1 row", ["way out: remote_buffer(..., rows=2)"]),
     "read half a row": (lambda: buffer().read(0.5), pf.errors.ArgumentError,
@@ -303,7 +329,8 @@ BAD: Dict[str, Tuple[Callable[[], Any], type, str, List[str]]] = {
                                      "batch_serialise: row 3 is out of range, the function serves 3 rows",
                                      ["way out: batch_serialise(..., rows=4)"]),
     "a row below": (lambda: READ(None, row=-1), pf.errors.RangeError,
-                    "batch_serialise: row -1 is out of range, the function serves 3 rows", []),
+                    "batch_serialise: row -1 is out of range, the function serves 3 rows",
+                    ["way out: rows are numbered from 0 to 2"]),
     "a row behind the buffer": (lambda: SERIAL(halved, 3, loads=pf.Remote(buffer(), 2), rows=2)(None, row=1),
                                 pf.errors.RangeError, "row 3 of buffer is out of range: it has 3 rows",
                                 ["way out: remote_buffer(..., rows=4)"]),
@@ -339,6 +366,12 @@ BAD: Dict[str, Tuple[Callable[[], Any], type, str, List[str]]] = {
                          "Remote takes a buffer first, got Aval", ["way out: Remote(pf.remote_buffer(spec, steps))"]),
     "Remote below": (lambda: pf.Remote(buffer(), -1), pf.errors.ArgumentError,
                      "Remote: row is a number of 0 or more, None or a function, got -1", []),
+    "Remote of a row that is not there": (lambda: pf.Remote(buffer(), 3), pf.errors.RangeError,
+                                          "row 3 of buffer is out of range: it has 3 rows",
+                                          ["way out: remote_buffer(..., rows=4)"]),
+    "a row without handles": (lambda: SERIAL(halved, 3)(X, row=1), pf.errors.ArgumentError,
+                              "batch_serialise: row= says where handles read and write, and halved has none",
+                              ["way out: pf.Remote(buffer) in loads or stores"]),
     "Remote of a text": (lambda: pf.Remote(buffer(), "0"), pf.errors.ArgumentError,
                          "Remote: row is a number of 0 or more, None or a function, got '0'", []),
     "a buffer of arrays": (lambda: pf.remote_buffer(X[0], 3), pf.errors.ArgumentError,
@@ -351,6 +384,13 @@ BAD: Dict[str, Tuple[Callable[[], Any], type, str, List[str]]] = {
                              "remote_buffer: steps is a number of 1 or more, got 0", []),
     "a buffer of no rows": (lambda: pf.remote_buffer(PARTS_OF, 1, -1), pf.errors.ArgumentError,
                             "remote_buffer: rows is a number of 1 or more, got -1", []),
+    "too many entries": (lambda: pf.remote_buffer(PARTS_OF, 2 ** 16, 2 ** 16), pf.errors.ArgumentError,
+                         "remote_buffer: 65536 rows of 65536 steps are 4294967296 entries, a buffer has at most "
+                         "2147483648", ["way out: several buffers, or larger entries"]),
+    "too many NumPy entries": (lambda: pf.remote_buffer(PARTS_OF, np.int32(2 ** 30), np.int32(4)),
+                               pf.errors.ArgumentError, "remote_buffer: 4 rows of 1073741824 steps are 4294967296 "
+                               "entries, a buffer has at most 2147483648", ["way out: several buffers, or larger "
+                                                                           "entries"]),
     "a number for a name": (lambda: pf.remote_buffer(PARTS_OF, 1, name=3), pf.errors.ArgumentError,
                             "remote_buffer: name is a text, got 3", []),
 }
@@ -368,18 +408,9 @@ def test_errors_name_the_line(name: str) -> None:
         assert re.match(r"at tests/lower/test_handles.py:\d+, in ", lines[1]), lines
 
 
-def test_a_traced_row_out_of_range() -> None:
-    """Eager runs say which row, and a run of a program raises what its device does."""
-    b = buffer("b")
-    for f in (b.read, lambda r: b.write(r, X)):
-        with pytest.raises(pf.errors.RangeError, match="^row 5 of b is out of range, it has 3"):
-            pf.jit(f)(i32(5))
-        with pytest.raises(pf.errors.RangeError, match="^row 5 of b is out of range"):
-            f(np.array(5))
-        program = pf.lower(lambda r, f=f: f(r), *specs((i32(0),)), target="host")
-        with pf.Session(program) as session:
-            with pytest.raises(Exception, match="out of range|entr"):
-                session.run(i32(5))
+def test_a_function_may_have_an_argument_called_row() -> None:
+    np.testing.assert_array_equal(SERIAL(lambda x, row: x * row, STEPS)(X, row=np.ones(3, f32)), X)
+    np.testing.assert_array_equal(SERIAL(lambda x, **k: x * k["row"], STEPS)(X, row=np.ones(3, f32)), X)
 
 
 def test_a_row_that_was_never_written() -> None:
@@ -391,8 +422,39 @@ def test_a_row_that_was_never_written() -> None:
     assert "test_handles.py" in str(e.value)
     with pytest.raises(pf.errors.InputError, match="row 2 of b is read, but nothing was written there"):
         pf.jit(b.read)(i32(2))
+
+    def inside(r: Any) -> Any:
+        return b.read(r) * 1
+    for f in (pf.jit(inside), lambda r: pf.jit(lambda r: pf.jit(inside)(r) + 1)(r), inside,
+              lambda r: pf.scan(lambda c, r: (c, inside(r)), 0, np.array([r])),
+              lambda r: pf.grad(lambda x: pnp.sum(x * inside(r)))(X)):
+        with pytest.raises(pf.errors.InputError, match="row 2 of b is read, but nothing was written there") as e:
+            f(i32(2))
+        assert "in inside: return b.read(r) * 1" in str(e.value)
     with pytest.raises(pf.errors.InputError, match="row 0 of b is read, but nothing was written there"):
         SERIAL(halved, STEPS, loads=pf.Remote(b), rows=ROWS)(None)
+
+
+def test_a_condition_that_writes() -> None:
+    """It would be evaluated when the loop has ended."""
+    b = buffer("b")
+
+    def f(x: Any) -> Any:
+        def cond(c: Any) -> Any:
+            b.write(0, b.read(0) * c[1])
+            return c[0] < 2
+        b.write(0, X)
+        out = pf.while_loop(cond, lambda c: (c[0] + 1, c[1]), (0, pf.stop_gradient(x)), max_steps=5)
+        return out[1] * x, b.read(0)
+    np.testing.assert_array_equal(f(f32(2))[1], X * 8)
+    np.testing.assert_array_equal(pf.jit(f)(f32(2))[1], X * 8)
+    with pytest.raises(pf.errors.LoweringError) as e:
+        pf.lower(f, pf.spec(()))
+    lines = str(e.value).split("\n  ")
+    assert re.match("the condition of the while loop over .* writes to b: with a bound it is evaluated max_steps "
+                    "times, also when the loop has ended$", lines[0])
+    assert "test_handles.py" in lines[1] and "pf.while_loop(cond" in lines[1]
+    assert lines[2] == "way out: write in the body"
 
 
 LOST = "a value that is differentiated is written to b, through which no derivative goes"

@@ -337,6 +337,11 @@ BAD: Dict[str, Tuple[Callable[[], Any], str, List[str]]] = {
     "a cotangent and a buffer": (lambda: phases_with(cotangents=pf.Remote(BUFFER))(X),
                                  "fwd_and_grad: cotangent is loaded from b, but a value was passed for it",
                                  ["way out: pass None for it"]),
+    "no cotangent": (lambda: phases_with()(None), "fwd_and_grad: grad takes the cotangent of the result behind the "
+                     "residuals", ["way out: grad(residuals, ct), or cotangents=pf.Remote(buffer)"]),
+    "cotangents on the device": (lambda: phases_with(cotangents="device")(X),
+                                 "fwd_and_grad: cotangents has None or pf.Remote(buffer) for each result, got 'device'",
+                                 []),
     "the steps of a buffer": (lambda: PHASES(g, 2, (None, 0), loads=(None, pf.Remote(BUFFER)))[0](W, None),
                               "fwd_and_grad: argument x of g lies in b, which is laid out for 3 steps, not for 2",
                               ["way out: remote_buffer(..., steps=2)"]),
@@ -356,8 +361,6 @@ BAD: Dict[str, Tuple[Callable[[], Any], str, List[str]]] = {
                                    "batch, got Remote(buffer='b', row=0) and axis None", []),
     "a cotangent of another shape": (lambda: phases_with()(X[:2]),
                                      "vjp: the cotangent of result is f32[2,2], expected f32[6,2]", []),
-    "no cotangent": (lambda: phases_with()(None), "vjp: the cotangent has another structure than the result",
-                     ["only in the result: result"]),
     "residuals of another call": (
         lambda: PHASES(g, 3, (None, 0))[1](pf.tree.map(lambda a: a[:1], PHASES(g, 3, (None, 0))[0](W, X)[1]), X),
         "vjp: a residual is...", []),

@@ -202,6 +202,7 @@ def test_programs_that_only_write(kind):
 
 
 # ---------------------------------------------------------------------------- errors
+ROW = np.ones((3, 4, 5), np.float32)
 ONE, EACH = buffer({}), buffer({"varying": "dp"})
 PARTS = buffer(KINDS["of each along dp, in parts"])
 BAD = {
@@ -223,7 +224,38 @@ BAD = {
         "way out: remote_buffer(..., varying='dp'), or keep it as a value"),
     "a row of each": (
         lambda x: EACH.read(pf.axis_index("dp")), AxisError,
-        "remote_read of i32[]{dp}, which varies over 'dp': 'b' has one row for all at a time", None),
+        "remote_read of i32[]{dp}, which varies over 'dp': 'b' has one row for all at a time",
+        "way out: a row that is the same for all; pnp.where can choose among the values of several rows"),
+    "a row of each is written": (
+        lambda x: EACH.write(pf.axis_index("dp"), ROW), AxisError,
+        "remote_write of i32[]{dp}, which varies over 'dp': 'b' has one row for all at a time",
+        "way out: a row that is the same for all; pnp.where can choose among the values of several rows"),
+    "a value of each, by hand": (
+        lambda x: pf.jit(lambda x: ONE.keep(0, x))(pf.remote(x.reshape(3, 4, 5))), AxisError,
+        "remote_write of f32[3,4,5]{dp}@remote, which varies over 'dp': 'b' holds one value for all",
+        "way out: remote_buffer(..., varying='dp'), or keep it as a value"),
+    **{f"{what} in {where}": (
+        lambda x, around=around, write=write: (lambda s: around(x[0, 0] > 0, lambda: write(s)))(pf.psum(x[0, 0], "dp")),
+        AxisError,
+        f"{kind} writes to 'b', which is one for all replicas along axis 'dp', while it depends on the replica whether "
+        "they get there", "way out: write outside, or make the buffer with varying=")
+       for where, kind, around in (
+           ("a branch", "cond: a branch", lambda on, f: pf.cond(on, f, lambda: None)),
+           ("a loop", "while: a loop", lambda on, f: pf.while_loop(lambda c: c, lambda c: (f(), ~c)[1], on)),
+           ("a branch in a loop", "cond: a branch", lambda on, f: pf.scan(
+               lambda c, r: (pf.cond(on, f, lambda: None), (c, r))[1], 0, np.arange(2))))
+       for what, write in (
+           ("a constant", lambda s: ONE.write(0, ROW)), ("a value of all", lambda s: ONE.write(0, ROW * s)),
+           ("a stored constant", lambda s: pf.batch_serialise(lambda x: x, 3, stores=pf.Remote(ONE))(
+               ROW.reshape(12, 5))),
+           ("a constant in jit", lambda s: pf.jit(lambda: ONE.write(0, ROW))()))},
+    **{f"{what} at a row from outside": (
+        lambda x, use=use: use(pf.psum(pf.axis_index("dp"), "dp") * 0, x[0, 0] > 0), AxisError,
+        "cond: a branch uses a row of 'b' whose number comes from outside, while it depends on the replica along 'dp' "
+        "whether they get there", "way out: read or write outside, and choose the value with pnp.where")
+       for what, use in (
+           ("a read", lambda r, on: pf.cond(on, lambda: pf.load(EACH.read(r)), lambda: pnp.zeros((3, 4, 5)))),
+           ("a write", lambda r, on: pf.cond(on, lambda: EACH.write(r, ROW), lambda: None)))},
     "in a branch for some": (
         lambda x: pf.cond(x[0, 0] > 0, lambda: ONE.write(0, pnp.ones((3, 4, 5))), lambda: None), AxisError,
         "cond: a branch writes to 'b', which is one for all replicas along axis 'dp', while it depends on the replica "

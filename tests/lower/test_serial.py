@@ -438,8 +438,11 @@ def test_io_modes_need_io_tiles(mode: str) -> None:
     assert lines[2:] == ["way out: pf.lower(..., io_tiles=32), or io_mode='compute'"]
 
 
-@pytest.mark.parametrize("tiles", [-1, 1.5, True, None, "32"])
+@pytest.mark.parametrize("tiles", [-1, 1.5, True, None, "32", 1472, 10 ** 6, pf.Array(0.5)])
 def test_io_tiles_are_a_number(tiles: Any) -> None:
     with pytest.raises(ArgumentError) as e:
         pf.lower(rows, pf.spec(2), io_tiles=tiles)
-    assert str(e.value).split("\n")[0] == f"lower: io_tiles is a number of 0 or more, got {tiles!r}"
+    lines = str(e.value).split("\n  ")
+    assert lines[0] == f"lower: io_tiles is a number from 0 to below the 1472 tiles of an IPU, got {tiles!r}"
+    assert lines[1].startswith("at tests/lower/test_serial.py:")
+    assert lines[2:] == ["way out: io_tiles=32, which leaves most tiles to the computation"]

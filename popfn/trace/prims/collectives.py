@@ -24,7 +24,7 @@ from .indexing import take
 from .kinds import mul, safe_mul
 from .reduce import max_over, min_over
 from .shaping import Dims, check_axes, check_dtype, in_lanes, interned, moved, reshape, sum_over, to_front, transpose
-from .structural import concat, instantiate, iota, slice_axis
+from .structural import iota, pad, slice_axis
 
 Names = Tuple[str, ...]
 
@@ -341,7 +341,7 @@ def shard_of(x: Any, axes: Sequence[Tuple[str, int]]) -> Any:
         n = aval_of(x).size
         x = reshape(x, (n,))
         if n % size:
-            x = concat([x, instantiate(Zero(aval_of(x).with_shape((-n % size,))))], 0)
+            x = pad(x, literal(0, aval_of(x)), (0,), (-n % size,), (0,))
         x = own_slice(reshape(x, (size, -(-n // size))), name, size, 0)
     return x
 

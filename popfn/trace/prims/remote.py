@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,14 +15,16 @@ from ..errors import (
     MissingRuleError,
     RangeError,
     ShapeError,
+    Source,
     message,
-    user_source,
 )
 from ..primitive import MIXED, MappedAxis, Primitive, Zero
 from ..tracer import bind, current_trace
 from .collectives import shard_size
 from .shaping import in_lanes
 
+#: How many entries a buffer can have. PopXL numbers them by uint32; in the other half are rows that are not there.
+MOST_ENTRIES = 2 ** 31
 NOWHERE: AxisNames = frozenset()
 
 
@@ -49,13 +51,19 @@ class RemoteBuffer:
             return self.spec
         return self.spec.with_shape((shard_size(self.spec.size, [(n, sizes[n]) for n in self.shard_group]),))
 
-    def row(self, number: np.ndarray) -> int:
-        """A row's number, checked. Raises RangeError."""
-        if not 0 <= int(number) < self.rows:
-            trace = current_trace()
-            raise RangeError(message(f"row {int(number)} of {self.name} is out of range, it has {self.rows}",
-                                     at=trace.source if trace else user_source(2)))
-        return int(number)
+    def row(self, number: Any, source: Optional[Source] = None) -> int:
+        """A row's number, checked. Raises RangeError, which whoever evaluates this gives the user's line."""
+        k = int(number)
+        if not 0 <= k < self.rows:
+            raise RangeError(self.no_row(k, source))
+        return k
+
+    def no_row(self, number: int, at: Optional[Source] = None) -> str:
+        """The text of the error for a row that is not there."""
+        way = (f"remote_buffer(..., rows={number + 1})" if 0 <= number < MOST_ENTRIES // self.steps else
+               f"rows are numbered from 0 to {self.rows - 1}")
+        return message(f"row {number} of {self.name} is out of range: it has {self.rows} row{'s' * (self.rows > 1)}",
+                       f"way out: {way}", at=at)
 
     def __repr__(self) -> str:  # printed jaxprs hold it, and strings can be read back
         return repr(self.name)
@@ -106,8 +114,14 @@ class Access(Primitive):
         for aval, may in zip(avals, (NOWHERE, own)):
             if not aval.varying <= may:
                 names = ", ".join(map(repr, sorted(aval.varying - may)))
-                what = "has one row for all at a time" if aval is avals[0] else "holds one value for all"
-                raise AxisError(f"{self.name} of {aval}, which varies over {names}: {self.buffer!r} {what}")
+                axes = names if len(aval.varying - may) == 1 else f"({names})"
+                text = f"{self.name} of {aval}, which varies over {names}: {self.buffer!r}"
+                raise AxisError(message(
+                    f"{text} has one row for all at a time",
+                    "way out: a row that is the same for all; pnp.where can choose among the values of several rows")
+                    if aval is avals[0] else message(
+                        f"{text} holds one value for all",
+                        f"way out: remote_buffer(..., varying={axes}), or keep it as a value"))
 
     def batch(self, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any]) -> Tuple[Any, Any]:
         if axis.name is None or not self.uses_axis(axis.name) or dims[0] is not None:
@@ -143,14 +157,13 @@ class RemoteRead(Access):
         buffer = self.buffer
         k = buffer.row(row)
         if k not in buffer.written:
-            raise InputError(message(f"row {k} of {buffer.name} is read, but nothing was written there",
-                                     at=user_source(2)))
+            raise InputError(f"row {k} of {buffer.name} is read, but nothing was written there")
         n, kept = len(self.lanes), buffer.written[k]
         found = np.array(kept.transpose(*np.argsort(self.order()), *range(n, kept.ndim)))
         if found.shape != self.row_aval.shape:
             raise AxisError(message(f"row {k} of {buffer.name} was written on replicas of another mesh than "
                                     + " x ".join(f"{name}={size}" for name, size in self.axes),
-                                    "way out: a buffer for each mesh", at=user_source(2)))
+                                    "way out: a buffer for each mesh"))
         return (found,)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
