@@ -22,7 +22,6 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 import numpy as np
 
 import popfn as pf
-import popfn.numpy as pnp
 from popfn import P
 from popfn.optim import AdamState
 
@@ -79,23 +78,10 @@ def plain_step(carried: State, ids: Any) -> Tuple[State, Any]:
 
 
 # ---------------------------------------------------------------------------- the step on a mesh
-def parts_of(x: Any, dp: int) -> Any:
-    """x, flattened and padded, as dp rows."""
-    flat = pnp.reshape(x, (-1,))
-    return pnp.reshape(pnp.pad(flat, (0, -flat.shape[0] % dp)), (dp, -1))
-
-
 def updated(grads: Params, state: AdamState, params: Params) -> State:
     """Adam's step where each replica along dp has moments of its own part of the parameters."""
-    dp = pf.axis_size("dp")
-    own = pf.tree.map(lambda p: parts_of(p, dp)[pf.axis_index("dp")], params)
-    sums = pf.tree.map(lambda g: pf.psum_scatter(parts_of(g, dp), "dp"), grads)
-    new, state = optimiser.update(sums, state, own)
-
-    def whole(part: Any, like: Any) -> Any:
-        flat = pf.all_gather(part, "dp", tiled=True)
-        return pnp.reshape(flat[:math.prod(like.shape)], like.shape)
-    return pf.tree.map(whole, new, params), state
+    parts, state = optimiser.update(pf.zero.scatter(grads, "dp"), state, pf.zero.scatter(params, "dp"))
+    return pf.zero.gather(parts, params, "dp"), state
 
 
 def layered_update(grads: Params, state: AdamState, params: Params) -> State:
@@ -111,24 +97,21 @@ def layered_update(grads: Params, state: AdamState, params: Params) -> State:
     return new, AdamState(state.step + 1, mean, square)
 
 
-def moments(params: Params, mesh: pf.Mesh) -> Tuple[Params, Params]:
-    """A first moment of zero for each parameter, flat for each layer, and how it is cut over the mesh."""
-    def zeros(x: Any, cut: P, lead: int) -> Any:
-        count = math.prod(mesh.axes[name] for name in cut if name)
-        size = math.prod(x.shape[lead:]) // count
-        return np.zeros((*x.shape[:lead], count * (size + -size % mesh.axes["dp"])), np.float32)
-
-    def spec(cut: P, lead: int) -> P:
-        return P(*[None] * lead, (*filter(None, cut), "dp"))
-    leads = {k: int(k == "layers") for k in params}
-    return ({k: pf.tree.map(lambda x, cut, k=k: zeros(x, cut, leads[k]), params[k], CUT[k]) for k in params},
-            {k: pf.tree.map(lambda cut, k=k: spec(cut, leads[k]), CUT[k]) for k in params})
+def in_parts(params: Params) -> Params:
+    """Each replica's part along dp of its parameters, of those of the layers one by one."""
+    def part(tree: Params) -> Params:
+        scattered: Params = pf.zero.scatter(tree, "dp")
+        return scattered
+    return {k: pf.vmap(part)(p) if k == "layers" else part(p) for k, p in params.items()}
 
 
 def start(params: Params, mesh: pf.Mesh) -> Tuple[State, Any]:
     """Parameters with moments of zero in parts, and how all of it is cut over the mesh."""
-    zeros, specs = moments(params, mesh)
-    return (params, AdamState(np.int32(0), zeros, zeros)), (CUT, AdamState(P(), specs, specs))
+    def cut_more(cut: P, lead: int) -> P:
+        return P(*[None] * lead, (*filter(None, cut), "dp"))
+    specs = {k: pf.tree.map(lambda cut, k=k: cut_more(cut, int(k == "layers")), cuts) for k, cuts in CUT.items()}
+    state = optimiser.init(pf.shard(in_parts, mesh, (CUT,), specs)(params))
+    return (params, state), (CUT, AdamState(P(), specs, specs))
 
 
 def parallel_step(mesh: pf.Mesh, cuts: Any, steps: int) -> Any:
