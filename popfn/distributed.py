@@ -47,14 +47,18 @@ def initialize(coordinator: str, processes: Optional[int] = None, process: Optio
     `processes`, and each has as many of the `replicas`, a number or the mesh that has them. A process must have as many
     devices of JAX as all others, and they must divide its replicas. Under a launcher only `coordinator` is needed.
 
-    Raises ArgumentError for numbers that do not fit together or are not those of a launcher, and DeviceError if JAX is
-    missing, cannot start, or has no collectives between the processes of CPUs.
+    Raises ArgumentError for numbers that do not fit together or are not those of a launcher, and for a coordinator
+    without a port; DeviceError if JAX is missing, cannot start, or has no collectives between the processes of CPUs.
 
     >>> instance = initialize("10.0.0.1:1234", 2, 0, pf.Mesh(dp=2, tp=4))  # doctest: +SKIP
     >>> print(instance)  # doctest: +SKIP
     instance 0 of 2, replicas 0 to 3 of 8
     """
     wanted = _instance(processes, process, replicas)
+    host, _, port = coordinator.rpartition(":") if isinstance(coordinator, str) else ("", "", "")
+    if not host or not port.isdigit():
+        raise ArgumentError(message(f"distributed.initialize: coordinator={coordinator!r} is no address with a port",
+                                    'way out: "10.0.0.1:1234", with a free port of process 0', at=user_source(2)))
     try:
         import jax
     except ImportError as e:
@@ -119,8 +123,8 @@ def part_of(x: Any, spec: Any, mesh: Mesh) -> Any:
     script can use it in either case. `x` is an array or a pytree of them, and `spec` a P or a tree of them above it.
     The results are NumPy arrays.
 
-    Raises ArgumentError if an array cannot be cut so, or the mesh has another number of replicas than the launcher
-    says, and LoweringError if the replicas of this process do not lie together in the mesh.
+    Raises ArgumentError if a leaf is no array or cannot be cut so, or the mesh has another number of replicas than the
+    launcher says, and LoweringError if the replicas of this process do not lie together in the mesh.
 
     >>> os.environ.update(zip(VARIABLES, ("4", "2", "2")))  # the second of two processes, started by a launcher
     >>> part_of(np.arange(4), P("dp"), Mesh(dp=2, tp=2))
@@ -154,7 +158,10 @@ def part_of(x: Any, spec: Any, mesh: Mesh) -> Any:
 
 
 def _check_cut(path: str, x: np.ndarray, entry: Any, mesh: Mesh) -> None:
-    """Raise ArgumentError if an array cannot be cut so."""
+    """Raise ArgumentError if a leaf is no array, or cannot be cut so."""
+    if x.dtype.kind in "OSUMm":
+        raise ArgumentError(message(f"distributed.part_of: {path} is not an array", f"seen: {x.tolist()!r:.60}",
+                                    "way out: leave it out of the tree", at=user_source(3)))
     if not isinstance(entry, P):
         raise ArgumentError(message(f"distributed.part_of: the spec of {path} is a pf.P, got {entry!r}",
                                     "way out: pf.P() is for an array that all replicas have", at=user_source(3)))

@@ -9,11 +9,12 @@ from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from ..trace.aval import DEVICE, Aval, Placement, float16, float32
+from ..trace.aval import DEVICE, NO_AXES, Aval, Placement, float16, float32
 from ..trace.errors import ShapeError
 from ..trace.jaxpr import Atom, Eqn, Jaxpr, Var
 from ..trace.primitive import Linear, MappedAxis, Zero
 from ..trace.prims import add, convert, instantiate, of_shards, place, shard_of, transpose
+from ..trace.prims.collectives import pvary
 from ..trace.prims.lowering import px_dtype
 from ..trace.tracer import aval_of, bind
 from .bodies import (
@@ -43,6 +44,7 @@ from .bodies import (
     varying,
     with_zeros,
 )
+from .boundary import boundary_axes
 from .differentiate import jvp_jaxpr, linearize_jaxpr, spread, transpose_jaxpr
 from .replay import checked, inline
 from .simplify import without_dead_code
@@ -166,6 +168,15 @@ class Scan(HoldsJaxprs):
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         mask = self.mask_of(tangents, lambda m: linearize_jaxpr(self.jaxpr, m).moves)
+        axes = self.jaxpr.remember(("boundary", mask[:self.num_consts]), lambda: boundary_axes(
+            self.jaxpr, mask[:self.num_consts]))
+        if any(axes):
+            every = [*axes, *[NO_AXES] * (len(mask) - self.num_consts)]
+            body = varying(self.jaxpr, [a.over(a.varying | more) for a, more in zip(self.jaxpr.in_avals, every)])
+            if body.out_avals == self.jaxpr.out_avals:
+                return replace(self, jaxpr=body).linearize(
+                    list(map(pvary, primals, every)),
+                    [t if type(t) is Zero else pvary(t, more) for t, more in zip(tangents, every)])
         key = "linearized scan", self.num_consts, self.num_carry, self.residuals, self.shards, mask
         split: Linearized = self.jaxpr.remember(key, lambda: linearized(self, mask))
         consts, carry, xs = self.parts(primals)
