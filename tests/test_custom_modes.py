@@ -1,10 +1,13 @@
 """Forward mode and a custom_vjp: refused where the function is used, as its rule is for reverse mode only."""
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import popfn as pf
 import popfn.numpy as pnp
 from popfn.trace.errors import MissingRuleError
+from popfn.transforms.linear import linear_parts
 
 
 @pf.custom_vjp
@@ -62,3 +65,10 @@ def test_forward_mode_over_reverse_mode_of_a_rule(name, run):
         np.testing.assert_allclose(got, want, rtol=1e-2)
     with pytest.raises(MissingRuleError, match="twice_the_slope has a custom_vjp rule, which forward mode cannot use"):
         run(lambda x: pf.jvp(f, (x,), (np.float32(1),)))(x)
+
+
+def test_residuals_that_nobody_takes_may_depend_on_tangents():
+    """A rule, found by a random program, that keeps for a checkpoint's derivative what only dead code there takes."""
+    jaxpr = pf.parse_jaxpr((Path(__file__).parent / "data" / "linear_rule.jaxpr").read_text())
+    parts = linear_parts(jaxpr, (False,) * 4 + (True,) * 3, "the rule is not linear")
+    assert parts.moves == (False, False, True, True)

@@ -1,4 +1,4 @@
-"""Gradients of what all replicas have in common, through loops over parts of the batch: added up once, behind the loop."""
+"""Gradients of what all replicas have in common, through loops over parts of a batch: one sum, behind the loop."""
 import numpy as np
 import pytest
 

@@ -43,12 +43,14 @@ def linear_parts(jaxpr: Jaxpr, mask: Mask, fault: str) -> Parts:
         forward = without_dead_code(Jaxpr(forward.inputs, still + residuals, forward.eqns, forward.constvars,
                                           forward.constants, jaxpr.name))
         # A checkpoint's tangents are found in one equation with its results, which may be all that is used of it.
-        flat = flattened(forward)
+        linear = flattened(cut.linear)
+        taken = {a for eqn in linear.eqns for a in eqn.inputs}.union(linear.outputs)
+        flat = flattened(Jaxpr(forward.inputs, still + [a for v, a in zip(linear.inputs, residuals) if v in taken],
+                               forward.eqns, forward.constvars, forward.constants))
         culprit, unsure = dependent(flat, mask)
         if unsure and not culprit and any(jvp_jaxpr(flat, mask).moves):
             culprit = unsure
         moving = {v for v, on in zip(forward.inputs, mask) if on}
-        linear = flattened(cut.linear)
         inside = {v for v, a in zip(linear.inputs, residuals) if a in moving}
         culprit = culprit or next((e for e in linear.eqns if not inside.isdisjoint(e.inputs)), None)
         if culprit:
