@@ -76,6 +76,7 @@ from .trace.array import Array as Array
 from .trace.aval import (
     Aval as Aval,
     bool_ as bool_,
+    enable_float64 as enable_float64,
     float8_143 as float8_143,
     float8_152 as float8_152,
     float16 as float16,

@@ -9,7 +9,7 @@ from . import numpy as pnp
 from ._promotion import known
 from .trace import prims, tree
 from .trace.array import Array
-from .trace.aval import float32
+from .trace.aval import accumulator_dtype, float32
 from .trace.errors import ArgumentError, AxisError, ShapeError, message, user_source
 from .trace.tracer import Tracer, aval_of, literal, named_axes
 
@@ -37,7 +37,7 @@ def pmean(x: Any, axis_name: Names) -> Any:
         for name in names:
             count *= size_in_scope("pmean", name)
         dtype = aval_of(x).dtype if aval_of(x).is_float else float32
-        total = prims.psum(prims.convert(x, float32), names)  # float16 may not hold it
+        total = prims.psum(prims.convert(x, accumulator_dtype(dtype)), names)  # float16 may not hold it
         return prims.convert(prims.div(total, literal(float(count), aval_of(total))), dtype)
     return _reduce("pmean", mean, x, axis_name)
 

@@ -14,7 +14,7 @@ from .lower.runner import compile_flat
 from .trace import tree
 from .trace.annotations import annotations_of
 from .trace.array import Array
-from .trace.aval import Aval, scalar_array, spec as spec
+from .trace.aval import Aval, float64_enabled, scalar_array, spec as spec
 from .trace.errors import ArgumentError, NarrowingError, function_name, message, user_source
 from .trace.primitive import watchers
 from .trace.tracer import bind, current_trace, named_axes
@@ -38,6 +38,7 @@ class Signature(NamedTuple):
     structures: Tuple[tree.TreeDef, ...]
     avals: Tuple[Aval, ...]
     axes: Tuple[Tuple[str, int], ...] = ()  # the named axes in scope
+    float64: bool = False  # whether names of dtypes mean it
 
 
 class Entry:
@@ -124,7 +125,7 @@ def jit(f: Function, *, static_argnums: Union[int, Sequence[int]] = (), static_a
             args, kwargs = static.hide(args, kwargs)
         given = tracing.arguments("jit", f, args, kwargs)
         signature = Signature(len(args), tuple(kwargs), tuple(given.structures), tuple(given.avals),
-                              tuple(sorted(named_axes().items())))
+                              tuple(sorted(named_axes().items())), float64_enabled())
         entry = cache.get(signature)
         if entry is None:
             names = tracing.leaf_names(f, args, kwargs)
@@ -178,7 +179,10 @@ def reason(cache: Dict[Signature, Entry], new: Signature, names: Sequence[str], 
                 return [f"static argument {arguments[i]} is {now!r}, before {before!r}"]
             return [f"argument {arguments[i]} has another structure: "
                     + tree.first_difference(before, now, "the old", "the new", arguments[i])] * (len(names) + 1)
-        return [f"{name} is {b}, before {a}" for name, a, b in zip(names, old.avals, new.avals) if a is not b]
+        found = [f"{name} is {b}, before {a}" for name, a, b in zip(names, old.avals, new.avals) if a is not b]
+        if old.float64 != new.float64:
+            found.append(f"float64 is {'asked for, before not' if new.float64 else 'not asked for, before it was'}")
+        return found
     fewest = min([differences(old) for old in cache], key=lambda d: len(d))
     return "; ".join(dict.fromkeys(fewest))
 
@@ -194,7 +198,8 @@ def lower(f: Function, *args: Any, state: Union[None, int, Sequence[int]] = None
     "io" and "io_overlapped" of `batch_serialise` need. With `replica_state`, what each replica has of the state can be
     read, by `Session.get_replica_data`: for debugging, because the host then keeps as many copies.
 
-    Raises InputError where the new state is not of the state's type, and what tracing raises.
+    Raises InputError where the new state is not of the state's type, LoweringError for float64, which no IPU has, and
+    what tracing raises.
 
     >>> program = lower(lambda count, x: (count + 1, x * count), spec(()), spec(3), state=0)
     >>> print(program.jaxpr)

@@ -502,7 +502,7 @@ def common(a: Aval, b: Aval) -> Optional[Aval]:
         return None
     if any(x.dtype != dtype and not x.weak for x in (a, b)):
         return None
-    return Aval(a.shape, dtype, weak, a.varying | b.varying, a.memory)
+    return Aval._make(a.shape, dtype, weak, (a.varying | b.varying, a.memory))
 
 
 def _returning(jaxpr: Jaxpr, avals: Sequence[Aval]) -> Jaxpr:

@@ -7,6 +7,7 @@ import numpy as np
 
 from . import _tracing as tracing, numpy as pnp
 from ._custom import custom_jvp, custom_vjp
+from ._promotion import filled
 from .api import Function, decorator, wraps
 from .trace import tree
 from .trace.aval import Aval
@@ -130,7 +131,7 @@ class Form(Operation):
 
     # ------------------------------------------------------------------ rules
     def host(self, arrays: Sequence[np.ndarray]) -> Tuple[np.ndarray, ...]:
-        want, structure = self.types([Aval(x.shape, x.dtype) for x in arrays])
+        want, structure = self.types([Aval._make(x.shape, x.dtype, False) for x in arrays])
         got = self.leaves("it computes", self.f(*self.arguments([protected(x) for x in arrays])), structure)
         out = tuple(np.array(x) for x in got)  # copies, because the function may keep its own
         for x, a, path in zip(out, want, tree.paths(structure, "result")):
@@ -191,7 +192,7 @@ def one_by_one(call: CustomCall, axis: MappedAxis, args: Sequence[Any], dims: Se
     lanes = [bind(call, [x if d is None else squeeze(slice_axis(x, d, i, i + 1), (d,)) for x, d in zip(args, dims)])
              for i in range(axis.size)]
     if not lanes:
-        return [pnp.zeros((0, *a.shape), dtype=a.dtype) for a in want]
+        return [filled((0, *a.shape), 0, a.dtype) for a in want]
     return [concat([reshape(x, (1, *a.shape)) for x in column], 0) for a, column in zip(want, zip(*lanes))]
 
 

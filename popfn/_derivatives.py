@@ -6,7 +6,7 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from . import _tracing as tracing, numpy as pnp
-from ._promotion import known
+from ._promotion import filled, known
 from .api import (
     Function,
     argument_numbers,
@@ -20,6 +20,7 @@ from .api import (
     wraps,
 )
 from .trace import tree
+from .trace.array import Array
 from .trace.aval import Aval
 from .trace.errors import ArgumentError, function_name, message, user_source
 from .trace.primitive import MappedAxis
@@ -85,14 +86,16 @@ def jacobian(name: str, f: Function, argnums: Numbers, has_aux: bool, rows: Rows
     return wrapper
 
 
-def unit_vectors(avals: Sequence[Aval]) -> List[np.ndarray]:
+def unit_vectors(avals: Sequence[Aval]) -> List[Array]:
     """The unit vectors of the space of all values together: for each value its part of them, in lanes in front."""
     total = sum(a.size for a in avals)
     out, at = [], 0
     for a in avals:
         lanes = np.zeros((total, a.size), a.dtype)
         lanes[at:at + a.size] = np.eye(a.size)
-        out.append(lanes.reshape((total, *a.shape)))
+        lanes = lanes.reshape((total, *a.shape))
+        lanes.flags.writeable = False
+        out.append(Array.wrap(lanes, Aval._make(lanes.shape, a.dtype, False)))
         at += a.size
     return out
 
@@ -117,7 +120,7 @@ def columns(point: Point) -> Tuple[List[Any], List[List[Any]]]:
     moved = iter(results[n:])
     tangents = [next(moved) if on else None for on in moves]
     return results[:n], [
-        [pnp.zeros(o.shape + a.shape, dtype=o.dtype) for a in by] if t is None else
+        [filled(o.shape + a.shape, 0, o.dtype) for a in by] if t is None else
         [pnp.reshape(pnp.moveaxis(part, 0, -1), o.shape + a.shape) for part, a in zip(parts(t, by), by)]
         for o, t in zip(point.out_avals, tangents)]
 

@@ -35,10 +35,10 @@ def convert_to(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
     if isinstance(x, Literal):
         x = x.value.item()
     if type(x) in PYTHON:
-        return literal(x, Aval((), dtype, weak))
+        return literal(x, Aval._make((), dtype, weak))
     value = as_numpy(x).astype(dtype)
     value.flags.writeable = False
-    return Array.wrap(value, Aval(value.shape, dtype, weak))
+    return Array.wrap(value, Aval._make(value.shape, dtype, weak))
 
 
 def promoted(*xs: Any) -> Sequence[Any]:
@@ -84,6 +84,18 @@ def as_array(x: Any) -> Array:
 def as_float(x: Any) -> Array:
     """x as an Array of floats, integers and bools as float32."""
     return as_array(floats(as_array(x))[0])
+
+
+def converted(x: Any, dtype: np.dtype) -> Array:
+    """x in the dtype that another value has, strong."""
+    x = as_array(x)
+    return x if x.dtype == dtype and not x.aval.weak else prims.convert(x, dtype)
+
+
+def filled(shape: Shape, value: Any, dtype: np.dtype) -> Array:
+    """An array of one value in the dtype that another value has."""
+    value = convert_to(value, dtype) if type(value) in PYTHON else converted(value, dtype)
+    return prims.broadcast_to(value, shape) if shape else as_array(value)
 
 
 def in_float32(f: Callable[[Array], Array], x: Any) -> Array:

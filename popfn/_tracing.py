@@ -10,7 +10,7 @@ from ._static import shown
 from .trace import tree
 from .trace.annotations import annotations_of, check_arguments, check_result
 from .trace.array import Array
-from .trace.aval import INTERNED, SHORT, Aval, aval_of_data
+from .trace.aval import INTERNED, KEPT, Aval, aval_of_data, float64
 from .trace.errors import ArgumentError, DtypeError, NarrowingError, function_name, message, user_source
 from .trace.jaxpr import Jaxpr
 from .trace.tracer import Trace, Tracer, aval_of, current_trace
@@ -89,7 +89,7 @@ def argument_aval(x: Any) -> Aval:
     """The aval of an argument's leaf: an array, a number, an aval or whatever has a shape and a dtype."""
     if isinstance(x, Array):
         return x.aval
-    if type(x) is np.ndarray and x.dtype in SHORT:
+    if type(x) is np.ndarray and x.dtype in KEPT:
         return Aval._make(x.shape, x.dtype, False)
     if isinstance(x, Aval):
         return x
@@ -109,7 +109,7 @@ def argument_avals(name: str, f: Callable[..., Any], leaves: Sequence[Any], args
     avals: List[Aval] = []
     for i, x in enumerate(leaves):
         known = INTERNED.get((x.shape, x.dtype, False)) if type(x) is np.ndarray else None
-        if known is not None:
+        if known is not None and known.dtype != float64:
             avals.append(known)
             continue
         try:

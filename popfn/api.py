@@ -13,7 +13,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _tracing as tracing, numpy as pnp
-from ._promotion import known
+from ._promotion import convert_to, filled, known
 from .trace import prims, tree
 from .trace.annotations import specs_from_annotations as _annotated_specs
 from .trace.aval import Aval, spec
@@ -177,7 +177,7 @@ def value_and_grad(f: Function, argnums: Union[int, Sequence[int]] = 0, has_aux:
         results = inline(program, [*captures, *given.leaves, literal(1.0, jaxpr.out_avals[0])], once=True)
         n = len(jaxpr.outputs)
         rest = iter(results[n:])
-        column = [None if not on else next(rest) if a.is_float else pnp.zeros(a.shape, dtype=a.dtype)
+        column = [None if not on else next(rest) if a.is_float else filled(a.shape, 0, a.dtype)
                   for a, on in zip(avals, wanted)]
         by_argument, _ = tracing.unflatten_arguments(column, structures, len(args), list(kwargs))
         gradient = by_argument[numbers[0]] if is_index(argnums) else tuple(by_argument[i] for i in numbers)
@@ -232,7 +232,7 @@ def matched(name: str, what: str, got: Any, structure: tree.TreeDef, avals: Sequ
         if seen.shape != a.shape or seen.dtype != a.dtype and not (seen.weak and a.is_float):
             raise ArgumentError(message(f"{name}: the {what} of {tree.paths(structure, root)[i]} is {seen}, "
                                         f"expected {a}", at=user_source(3)))
-    return [pnp.astype(x, a.dtype) if tracing.argument_aval(x).dtype != a.dtype else x for x, a in zip(leaves, avals)]
+    return [convert_to(x, a.dtype) if tracing.argument_aval(x).dtype != a.dtype else x for x, a in zip(leaves, avals)]
 
 
 def linearized(traced: tracing.Traced, leaves: Sequence[Any]) -> Tuple[Any, Any, Any]:
@@ -288,7 +288,7 @@ class Pullback:
 
     def __call__(self, ct: Any) -> Tuple[Any, ...]:
         cts = matched("vjp", "cotangent", ct, self.out_tree, self.out_avals[:self.out_tree.num_leaves], "result")
-        cts += [pnp.zeros(a.shape, dtype=a.dtype) for a in self.out_avals[len(cts):]]
+        cts += [filled(a.shape, 0, a.dtype) for a in self.out_avals[len(cts):]]
         given = [c for c, on in zip(cts, self.moves) if on]
         count = len(self.residuals)
         wanted, avals = self.linear.in_avals[:count], self.linear.in_avals[count:]

@@ -2,8 +2,8 @@
 
 An optimiser has `init(params)`, which gives its state, and `update(grads, state, params)`, which gives new parameters
 and the new state. Both are pytrees, so they live on the device as the state of a program; moments are float32 whatever
-the parameters' dtype. A learning rate is a number, a scalar array, or a function of the step's number (an int32 scalar
-that begins at 0).
+the parameters' dtype, and float64 only for float64. A learning rate is a number, a scalar array, or a function of the
+step's number (an int32 scalar that begins at 0).
 
 >>> import numpy as np
 >>> opt = sgd(0.5)
@@ -18,10 +18,10 @@ from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple, Union
 
 from . import numpy as pnp
 from ._collectives import names_in_scope, pmin, psum
-from ._promotion import check_number
+from ._promotion import check_number, converted, filled
 from .trace import tree
 from .trace.array import Array
-from .trace.aval import float32, int32
+from .trace.aval import accumulator_dtype, float32, int32
 from .trace.errors import ArgumentError, DtypeError, TreeError, message, user_source
 from .trace.tracer import aval_of
 
@@ -139,15 +139,21 @@ def _adam_direction(grads: Any, state: AdamState, b1: float, b2: float, eps: flo
     mean = tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, grads)
     square = tree.map(lambda s, g: b2 * s + (1 - b2) * g * g, state.square, grads)
     step = state.step + 1
-    count = pnp.astype(step, float32)
-    first, second = 1 - pnp.pow(b1, count), 1 - pnp.pow(b2, count)
-    direction = tree.map(lambda m, s: m / first / (pnp.sqrt(s / second) + eps), mean, square)
+    weights = {}
+    for d in dict.fromkeys(aval_of(m).dtype for m in tree.leaves(mean)):
+        count = converted(step, d)
+        weights[d] = 1 - pnp.pow(b1, count), 1 - pnp.pow(b2, count)
+
+    def one(m: Any, s: Any) -> Any:
+        first, second = weights[aval_of(m).dtype]
+        return m / first / (pnp.sqrt(s / second) + eps)
+    direction = tree.map(one, mean, square)
     return AdamState(step, mean, square), direction
 
 
 # ---------------------------------------------------------------------------- gradients
 def global_norm(values: Any, axis_name: Names = ()) -> Array:
-    """The Euclidean norm of all leaves together, a float32 scalar.
+    """The Euclidean norm of all leaves together, a float32 scalar; float64 if a leaf is.
 
     Leaves that vary over an axis of `axis_name` are parts of whole leaves, of which it is the norm, on all replicas;
     without it the norm would be that of a replica's parts. Raises AxisError for an axis that is not in scope.
@@ -178,7 +184,7 @@ def clip_by_global_norm(grads: Any, max_norm: float, axis_name: Names = ()) -> T
     check_number("clip_by_global_norm", "max_norm", max_norm, lambda n: n >= 0, "of 0 or more")
     norm = global_norm(grads, axis_name)
     factor = pnp.where(norm > max_norm, max_norm / pnp.where(norm > 0, norm, 1.0), 1.0)
-    return tree.map(lambda g: pnp.astype(_wide(g) * factor, aval_of(g).dtype), grads), norm
+    return tree.map(lambda g: converted(_wide(g) * factor, aval_of(g).dtype), grads), norm
 
 
 def all_finite(values: Any, axis_name: Names = ()) -> Array:
@@ -205,11 +211,11 @@ def loss_scale(initial: float = 2.0 ** 15) -> LossScale:
 
 def scaled(loss: Any, state: LossScale) -> Array:
     """The loss times the scale, in the loss's dtype: differentiate this."""
-    return pnp.astype(_wide(loss) * state.scale, aval_of(loss).dtype)
+    return converted(_wide(loss) * state.scale, aval_of(loss).dtype)
 
 
 def unscaled(grads: Any, state: LossScale) -> Any:
-    """Gradients of the scaled loss divided by the scale, in float32."""
+    """Gradients of the scaled loss divided by the scale, in float32 or float64."""
     return tree.map(lambda g: _wide(g) / state.scale, grads)
 
 
@@ -236,11 +242,11 @@ def _zero() -> Array:
 
 
 def _wide(x: Any) -> Any:
-    return pnp.astype(x, float32)
+    return converted(x, accumulator_dtype(aval_of(x).dtype))
 
 
 def _moment(p: Any) -> Array:
-    return pnp.zeros(aval_of(p).shape, dtype=float32)
+    return filled(aval_of(p).shape, 0, accumulator_dtype(aval_of(p).dtype))
 
 
 def _cut_over(x: Any, names: Tuple[str, ...]) -> Tuple[str, ...]:
@@ -254,7 +260,7 @@ def _rate(learning_rate: Rate, step: Array) -> Any:
 
 def _moved(p: Any, step: Any) -> Array:
     """The parameter less the step, in its own dtype."""
-    return pnp.astype(_wide(p) - step, aval_of(p).dtype)
+    return converted(_wide(p) - step, aval_of(p).dtype)
 
 
 def _check_rates(name: str, **rates: Any) -> None:
@@ -270,7 +276,7 @@ def _check_factors(name: str, **factors: Any) -> None:
 
 
 def _matching(name: str, grads: Any, params: Any) -> Any:
-    """The gradients in float32; TreeError or ArgumentError if their structure or shapes are not the parameters'."""
+    """The gradients, widened; TreeError or ArgumentError if their structure or shapes are not the parameters'."""
     if tree.structure(grads) != tree.structure(params):
         raise TreeError(message(f"{name}: the gradients have another structure than the parameters",
                                 tree.first_difference(params, grads, "the parameters", "the gradients", "params"),

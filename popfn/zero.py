@@ -156,7 +156,7 @@ def _each_like(name: str, f: Callable[[Any, Aval, str], Any], values: Any, like:
         raise TreeError(message(f"zero.{name}: {root} has another structure than `like`",
                                 tree.first_difference(like, values, "`like`", root, root), at=user_source()))
     _avals(name, values, root)
-    wants = [Aval(a.shape, a.dtype) for a in _avals(name, like, "like")]
+    wants = [Aval._make(a.shape, a.dtype, False) for a in _avals(name, like, "like")]
     return tree.unflatten(structure, [f(pnp.asarray(x), want, path) for x, want, path in zip(
         leaves, wants, tree.paths(structure, root))])
 

@@ -12,7 +12,8 @@ import test_conventions_values as values
 ROWS: Dict[ModuleType, Dict[str, Tuple[str, ...]]] = {
     types: {
         "default types": ("default_types", "narrowing_loses_no_value"),
-        "dtypes": ("dtypes", "float8_formats_are_those_of_ml_dtypes", "refused_dtypes"),
+        "dtypes": (
+            "dtypes", "float8_formats_are_those_of_ml_dtypes", "float64_on_request", "refused_dtypes"),
         "Python scalar with an array": ("python_scalars_are_weak", "int_array_with_python_float_is_float32"),
         "Python integer that does not fit": ("python_integer_that_does_not_fit", "python_integer_that_just_fits"),
         "NumPy scalar": ("numpy_scalars_are_strong",),

@@ -51,6 +51,24 @@ def test_float8_formats_are_those_of_ml_dtypes():
     assert (pf.float8_143, pf.float8_152) == (ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz)
 
 
+def test_float64_on_request(run, request):
+    x = np.array([0.1, 1e300])
+    if request.node.callspec.id in ("lowered", "xla"):
+        for f, arg in ((lambda x: x * 0.3, x), (lambda x: pnp.astype(x, "float64") / 3, f32(1))):
+            with pf.enable_float64(), pytest.raises(pf.errors.LoweringError, match="float64 is for the host"):
+                run(f, arg)
+        return
+    with pf.enable_float64():
+        same(run(lambda x: x * 0.3, x), x * 0.3)
+        same(run(lambda x: x + pnp.astype(x, "float32") * 0, x[:1]), x[:1])
+        same(run(lambda x: pnp.astype(x, "float64") / 3, f32(1)), np.array([1 / 3]))
+        same(run(lambda x: x + 1, np.array([1], np.int64)), i32(2))
+        same(run(lambda x: x * pnp.zeros(1), f32(1)), f32(0))
+    same(run(lambda x: pnp.astype(x, "float64") / 3, f32(1)), f32(1 / 3))
+    with pytest.raises(OverflowError, match="1e\\+300"):
+        run(lambda x: x, x)
+
+
 def test_refused_dtypes(run):
     for data, reason in ((np.array([1j]), "complex64|complex numbers have no form on the IPU"),
                          (np.array([1], ml_dtypes.bfloat16), "bfloat16 has no form on the IPU: use float16 or")):

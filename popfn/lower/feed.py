@@ -12,7 +12,7 @@ from ..trace.errors import DtypeError, InputError, NarrowingError, message, user
 
 
 def type_of(x: Any) -> str:
-    """What a leaf is, for an error: `f32[3]`, `float64[3]`, `a list`."""
+    """What a leaf is, for an error: `f32[3]`, `f64[3]`, `a list`."""
     if isinstance(x, Array):
         return str(x.aval.strong)
     if isinstance(x, Aval):

@@ -1,12 +1,12 @@
 """Program: a function lowered to PopXL, with the map from the leaves of its arguments to streams and variables."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple
 
 from ..trace import tree
-from ..trace.aval import DEVICE, Aval
-from ..trace.errors import InputError, message, user_source
-from ..trace.jaxpr import Jaxpr
+from ..trace.aval import DEVICE, Aval, float64
+from ..trace.errors import InputError, LoweringError, message, user_source
+from ..trace.jaxpr import Jaxpr, eqn_has_float64
 from ..trace.tree import TreeDef
 from .build import Built, Signature, build, identifier, unique
 from .feed import structure_note
@@ -163,7 +163,7 @@ def build_program(jaxpr: Jaxpr, arguments: Sequence[Tuple[str, TreeDef]], state:
     """Lower a jaxpr whose inputs are the leaves of the arguments and whose outputs are those of `out_tree`.
 
     The arguments numbered by `state` live on the device: the result begins with their new values. Raises InputError if
-    it does not, LoweringError if a rule fails, DeviceError if the target is not there.
+    it does not, LoweringError if a rule fails or for float64, DeviceError if the target is not there.
     """
     made: List[Argument] = []
     start = 0
@@ -177,8 +177,30 @@ def build_program(jaxpr: Jaxpr, arguments: Sequence[Tuple[str, TreeDef]], state:
     if len(set(state)) != len(state):
         raise InputError(message(f"state={tuple(state)} names an argument twice", at=user_source(2)))
     name = name or jaxpr.name or "program"
+    if jaxpr.has_float64:
+        refuse_float64(name, jaxpr, [path for a in made for path in a.paths])
     rest = without_state(name, jaxpr, [made[i] for i in state], out_tree)
     return Program(name, jaxpr, made, tuple(state), rest, find_target(target), io_tiles, replica_state)
+
+
+def refuse_float64(name: str, jaxpr: Jaxpr, paths: Sequence[str]) -> NoReturn:
+    """Raise LoweringError that names what is float64: an argument, or the first equation and its line."""
+    at, what = user_source(3), "a constant"
+    wide = [f"{path}, {v.aval}" for path, v in zip(paths, jaxpr.inputs) if v.aval.dtype == float64]
+    if wide:
+        what = f"argument {wide[0]}"
+    else:
+        inner: Optional[Jaxpr] = jaxpr
+        while inner is not None:  # down to where it begins
+            eqn = next(filter(eqn_has_float64, inner.eqns), None)
+            if eqn is None:
+                break
+            avals = [a.aval for a in (*eqn.outputs, *eqn.inputs) if a.aval.dtype == float64]
+            what, at = ", ".join([eqn.primitive.name, *map(str, avals[:1])]), eqn.source or at
+            inner = None if avals else next((j for j in getattr(eqn.primitive, "jaxprs", ()) if j.has_float64), None)
+    raise LoweringError(message(f"{name}: float64 is for the host, an IPU has no such type", f"seen: {what}",
+                                "way out: x.astype(np.float32) before it is lowered; checks in float64 run eagerly or "
+                                "under pf.jit", at=at))
 
 
 def by_path(paths: Sequence[str], handles: Sequence[Any]) -> Dict[str, Any]:

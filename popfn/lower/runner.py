@@ -20,10 +20,11 @@ def compile_flat(jaxpr: Jaxpr, names: Sequence[str], target: str = "host") -> Ca
     """Lower and compile a jaxpr; the function returned takes arrays of exactly its inputs' types.
 
     `names` are those of the inputs, as code. The results are fresh arrays. One session is attached from now on; calls
-    from several threads take turns. PopXL has no loop without a bound, and prints in a form of its own: a program that
-    has such a loop, or prints, is evaluated equation by equation instead. Raises LoweringError and DeviceError.
+    from several threads take turns. PopXL has no loop without a bound, no float64, and prints in a form of its own: a
+    program that has such a loop or such values, or prints, is evaluated equation by equation instead. Raises
+    LoweringError and DeviceError.
     """
-    if jaxpr.has_effect or has_unbounded_loop(jaxpr):
+    if jaxpr.has_effect or jaxpr.has_float64 or has_unbounded_loop(jaxpr):
         return lambda arrays: [np.array(y) for y in jaxpr.eval(*arrays)]
     found = find_target(target)
     taken: Set[str] = set()

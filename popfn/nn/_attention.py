@@ -5,10 +5,10 @@ import math
 from typing import Any, Dict, Optional
 
 from .. import numpy as pnp
-from .._promotion import as_float, checked_indices, known
+from .._promotion import as_float, checked_indices, converted, known
 from ..trace import prims
 from ..trace.array import Array
-from ..trace.aval import bool_, float32, int32
+from ..trace.aval import accumulator_dtype, bool_, int32
 from ..trace.errors import DtypeError, ShapeError, message, user_source
 from ..trace.tracer import aval_of
 
@@ -40,13 +40,14 @@ def rotary_embedding(x: Any, positions: Any = None, *, base: float = 10000.0) ->
     elif aval_of(positions).shape != (length,):
         raise ShapeError(message(f"rotary_embedding: one position for each of {length} places, got "
                                  f"{aval_of(positions)}", at=user_source(2)))
-    frequencies = pnp.exp(pnp.astype(pnp.arange(half), float32) * (-math.log(base) / max(half, 1)))
-    angles = pnp.expand_dims(pnp.astype(positions, float32), 1) * frequencies
-    wide = pnp.astype(x, float32)
+    dtype = accumulator_dtype(x.dtype)
+    frequencies = pnp.exp(converted(pnp.arange(half), dtype) * (-math.log(base) / max(half, 1)))
+    angles = pnp.expand_dims(converted(positions, dtype), 1) * frequencies
+    wide = converted(x, dtype)
     first, second = wide[..., :half], wide[..., half:]
     cos, sin = pnp.cos(angles), pnp.sin(angles)
     turned = pnp.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return pnp.astype(turned, x.dtype)
+    return converted(turned, x.dtype)
 
 
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, causal: bool = False,
@@ -62,8 +63,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, cau
         raise ShapeError(message("attention: queries (..., n, width), keys (..., m, width) and values (..., m, any "
                                  f"width), got {q.aval}, {k.aval}, {v.aval}", at=user_source(2)))
     n, m = q.shape[-2], k.shape[-2]
-    scores = pnp.astype(pnp.matmul(q * (q.shape[-1] ** -0.5 if scale is None else scale), pnp.matrix_transpose(k)),
-                        float32)
+    scores = pnp.matmul(q * (q.shape[-1] ** -0.5 if scale is None else scale), pnp.matrix_transpose(k))
+    scores = converted(scores, accumulator_dtype(scores.dtype))
     if bias is not None:
         scores = scores + bias
     if mask is not None and aval_of(mask).dtype != bool_:
@@ -81,7 +82,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, cau
         # Where nothing is visible the softmax would be NaN: let it see everything there, and drop the result.
         some = pnp.any(visible, -1, keepdims=True)
         weights = pnp.where(some, prims.softmax(pnp.where(some, hidden, 0.0), hidden.ndim - 1), 0.0)
-    return pnp.matmul(pnp.astype(weights, v.dtype), v)
+    return pnp.matmul(converted(weights, v.dtype), v)
 
 
 def multi_head_attention(params: Dict[str, Any], x: Any, heads: int, *, context: Any = None, mask: Any = None,

@@ -11,7 +11,7 @@ from .. import numpy as pnp
 from .._promotion import as_float, check_number, checked_indices, floats, in_float32, known_integer
 from ..trace import prims
 from ..trace.array import Array
-from ..trace.aval import bool_, float32, int32
+from ..trace.aval import accumulator_dtype, bool_, float32, int32
 from ..trace.errors import ArgumentError, DtypeError, ShapeError, message, user_source
 from ..trace.tracer import Tracer, aval_of
 from ._activations import logsumexp
@@ -114,16 +114,18 @@ def huber(predictions: Any, targets: Any, *, delta: float = 1.0, where: Any = No
 def binary_cross_entropy(logits: Any, targets: Any, *, where: Any = None, reduction: str = "mean") -> Array:
     """-t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)) for logits x and targets t in [0, 1], and the mean."""
     x, t = _pair("binary_cross_entropy", logits, targets)
+    wide = accumulator_dtype(x.dtype)
 
     def f(x: Array) -> Array:
-        value = pnp.maximum(x, 0.0) - x * pnp.astype(t, float32) + pnp.log1p(pnp.exp(-pnp.abs(x)))
+        value = pnp.maximum(x, 0.0) - x * prims.convert(t, wide) + pnp.log1p(pnp.exp(-pnp.abs(x)))
         return _reduced("binary_cross_entropy", value, where, reduction)
-    return prims.convert(f(prims.convert(x, float32)), x.dtype)
+    return prims.convert(f(prims.convert(x, wide)), x.dtype)
 
 
 def _elementwise(name: str, f: Any, predictions: Any, targets: Any, where: Any, reduction: str) -> Array:
     x, y = _pair(name, predictions, targets)
-    difference = prims.convert(x, float32) - prims.convert(y, float32)
+    wide = accumulator_dtype(x.dtype)
+    difference = prims.convert(x, wide) - prims.convert(y, wide)
     return prims.convert(_reduced(name, f(difference), where, reduction), x.dtype)
 
 

@@ -9,7 +9,7 @@ from .._collectives import axis_size, pmean
 from .._promotion import all_axes, as_float, known
 from ..trace import prims
 from ..trace.array import Array
-from ..trace.aval import float32
+from ..trace.aval import accumulator_dtype
 from ..trace.errors import ShapeError, message, user_source
 from ..trace.tracer import aval_of
 
@@ -26,7 +26,7 @@ def layer_norm(x: Any, scale: Any = None, bias: Any = None, *, axis: Union[int, 
     """
     x = as_float(x)
     axes = all_axes(axis, x.ndim, "layer_norm")
-    y = _standardised(prims.convert(x, float32), axes, eps)
+    y = _standardised(_wide(x), axes, eps)
     shape = tuple(n if i in axes else 1 for i, n in enumerate(x.shape))
     return _affine("layer_norm", y, scale, bias, tuple(x.shape[a] for a in axes), shape, x)
 
@@ -38,7 +38,7 @@ def rms_norm(x: Any, scale: Any = None, *, axis: Union[int, Sequence[int]] = -1,
     """
     x = as_float(x)
     axes = all_axes(axis, x.ndim, "rms_norm")
-    wide = prims.convert(x, float32)
+    wide = _wide(x)
     y = wide * pnp.rsqrt(pnp.mean(wide * wide, axes, keepdims=True) + eps)
     shape = tuple(n if i in axes else 1 for i, n in enumerate(x.shape))
     return _affine("rms_norm", y, scale, None, tuple(x.shape[a] for a in axes), shape, x)
@@ -54,13 +54,13 @@ def group_norm(x: Any, groups: int, scale: Any = None, bias: Any = None, *, eps:
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise ShapeError(message(f"group_norm: the channels, axis 1 of {x.aval}, are not divided by {groups} groups",
                                  at=user_source(2)))
-    wide = prims.reshape(prims.convert(x, float32), (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
+    wide = prims.reshape(_wide(x), (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
     y = prims.reshape(_standardised(wide, (2,), eps), x.shape)
     return _affine("group_norm", y, scale, bias, (x.shape[1],), (1, x.shape[1]) + (1,) * (x.ndim - 2), x)
 
 
 class BatchStatistics(NamedTuple):
-    """The mean and variance of each channel, float32: a running estimate that `batch_norm` takes and gives."""
+    """The mean and variance of each channel: a running estimate, float32 (or float64), for `batch_norm`."""
 
     mean: Any
     var: Any
@@ -87,7 +87,7 @@ def batch_norm(x: Any, statistics: Tuple[Any, Any], scale: Any = None, bias: Any
     channels = (x.shape[1],)
     old = BatchStatistics(*(_checked("batch_norm", name, v, channels, x)
                             for name, v in zip(BatchStatistics._fields, statistics)))
-    wide, shape = prims.convert(x, float32), (1, x.shape[1]) + (1,) * (x.ndim - 2)
+    wide, shape = _wide(x), (1, x.shape[1]) + (1,) * (x.ndim - 2)
     axes = tuple(i for i in range(x.ndim) if i != 1)
     if not training:
         mean, var, new = old.mean, old.var, old
@@ -103,6 +103,11 @@ def batch_norm(x: Any, statistics: Tuple[Any, Any], scale: Any = None, bias: Any
         new = BatchStatistics(*(prims.stop_gradient(a * momentum + b * (1 - momentum)) for a, b in zip(old, batch)))
     y = centred * pnp.reshape(pnp.rsqrt(var + eps), shape)
     return _affine("batch_norm", y, scale, bias, channels, shape, x), new
+
+
+def _wide(x: Array) -> Array:
+    """x in float32, or in float64 if it is that."""
+    return prims.convert(x, accumulator_dtype(x.dtype))
 
 
 def _standardised(x: Array, axes: Tuple[int, ...], eps: float) -> Array:
@@ -121,8 +126,8 @@ def _affine(name: str, y: Array, scale: Any, bias: Any, sizes: Tuple[int, ...], 
 
 
 def _checked(name: str, what: str, value: Any, sizes: Tuple[int, ...], x: Array) -> Array:
-    """A parameter in float32, or a ShapeError if it is not of the sizes."""
+    """A parameter in float32 or float64, or a ShapeError if it is not of the sizes."""
     if aval_of(value).shape != sizes:
         raise ShapeError(message(f"{name}: {what} has shape {sizes} for {x.aval}, got {aval_of(value)}",
                                  at=user_source(3)))
-    return prims.convert(as_float(value), float32)
+    return _wide(as_float(value))

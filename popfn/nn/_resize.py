@@ -70,13 +70,14 @@ def interpolate(x: Any, *, size: Union[None, int, Sequence[int]] = None, scale: 
         for axis, n, at in plan:
             at = [min(max(c, Fraction(0)), Fraction(n - 1)) for c in at]
             low = [math.floor(c) for c in at]
-            share = np.array([float(c - i) for c, i in zip(at, low)], np.float32)
+            share = np.array([float(c - i) for c, i in zip(at, low)], x.dtype)
             if not share.any():
                 x = _read(x, axis, low)
                 continue
             share = share.reshape((-1,) + (1,) * (x.ndim - axis - 1))
+            weights = [prims.convert(Array.wrap(w, x.aval.with_shape(w.shape)), x.dtype) for w in (1 - share, share)]
             parts = _read(x, axis, low), _read(x, axis, [min(i + 1, n - 1) for i in low])
-            x = prims.add(*(prims.safe_mul(part, weight) for part, weight in zip(parts, (1 - share, share))))
+            x = prims.add(*(prims.safe_mul(part, weight) for part, weight in zip(parts, weights)))
         return x
     return in_float32(f, x)
 

@@ -12,7 +12,8 @@ from .._promotion import (
     as_array,
     as_dtype,
     as_sizes,
-    convert_to,
+    converted,
+    filled,
     floats,
     holds_arrays,
     known,
@@ -22,7 +23,7 @@ from .._promotion import (
 )
 from ..trace import prims
 from ..trace.array import Array
-from ..trace.aval import FLOAT8, Aval, Shape, bool_, float32, int32
+from ..trace.aval import FLOAT8, Aval, Shape, accumulator_dtype, bool_, float32, int32
 from ..trace.errors import DtypeError, ShapeError, message, user_source
 from ..trace.tracer import aval_of, literal
 
@@ -66,9 +67,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Array:
 def full(shape: Union[int, Shape], fill_value: Any, *, dtype: Any = None) -> Array:
     """An array of one value, in the value's own dtype by default."""
     dtype = aval_of(fill_value).dtype if dtype is None else as_dtype(dtype)
-    value = convert_to(fill_value, dtype) if type(fill_value) in PYTHON else astype(fill_value, dtype)
-    shape = as_sizes(shape)
-    return prims.broadcast_to(value, shape) if shape else asarray(value)
+    return filled(as_sizes(shape), fill_value, dtype)
 
 
 def zeros(shape: Union[int, Shape], *, dtype: Any = float32) -> Array:
@@ -84,7 +83,7 @@ def ones(shape: Union[int, Shape], *, dtype: Any = float32) -> Array:
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None) -> Array:
     """An array of one value with the shape, and by default the dtype, of x."""
     aval = aval_of(x)
-    return full(aval.shape, fill_value, dtype=aval.dtype if dtype is None else dtype)
+    return filled(aval.shape, fill_value, aval.dtype if dtype is None else as_dtype(dtype))
 
 
 def empty(shape: Union[int, Shape], *, dtype: Any = float32) -> Array:
@@ -112,7 +111,7 @@ def _constant(values: np.ndarray, dtype: np.dtype) -> Array:
     with np.errstate(all="ignore"):
         data = values.astype(np.float32).astype(dtype) if dtype in FLOAT8 else values.astype(dtype)
     data.flags.writeable = False
-    return Array.wrap(data, Aval(data.shape, dtype))
+    return Array.wrap(data, Aval._make(data.shape, dtype, False))
 
 
 def arange(start: float, /, stop: Optional[float] = None, step: float = 1, *, dtype: Any = None) -> Array:
@@ -136,7 +135,7 @@ def arange(start: float, /, stop: Optional[float] = None, step: float = 1, *, dt
         return _constant(float(start) + float(step) * np.arange(builtins.max(count, 0)), d)
     line = range(int(start), int(stop), int(step))
     for n in (*line[:1], *line[-1:]):
-        literal(n, Aval((), d))  # refuses what does not fit
+        literal(n, Aval._make((), d, False))  # refuses what does not fit
     x = prims.iota(d, (len(line),), 0)
     if step != 1:
         x = prims.mul(x, literal(int(step), x.aval))
@@ -158,12 +157,12 @@ def linspace(start: Any, stop: Any, /, num: int, *, dtype: Any = None, endpoint:
         values = np.linspace(start, stop, num, endpoint=endpoint)
         return _constant(np.floor(values) if d.kind in "iu" else values, d)
     a, b = (asarray(x) for x in floats(start, stop))
-    wide = [prims.convert(x, float32) for x in (a, b)]
-    places = _constant(np.linspace(0, 1, num, endpoint=endpoint), float32)
+    wide = [prims.convert(x, accumulator_dtype(a.dtype)) for x in (a, b)]
+    places = _constant(np.linspace(0, 1, num, endpoint=endpoint), wide[0].dtype)
     places = prims.reshape(places, (num,) + (1,) * builtins.max(a.ndim, b.ndim))
     rest = prims.sub(literal(1.0, places.aval), places)
     line = prims.add(prims.mul(wide[0], rest), prims.mul(wide[1], places))
-    return astype(line, a.dtype if dtype is None else dtype)
+    return converted(line, a.dtype if dtype is None else as_dtype(dtype))
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> Tuple[Array, ...]:

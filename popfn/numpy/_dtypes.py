@@ -43,7 +43,7 @@ class IntegerInfo(NamedTuple):
 
 def _dtype_of(x: Any) -> np.dtype:
     """The dtype of an array, or the dtype that is meant."""
-    return x.dtype if isinstance(x, (Array, np.ndarray, np.generic)) else as_dtype(x)
+    return x.dtype if isinstance(x, Array) else as_dtype(x.dtype if isinstance(x, (np.ndarray, np.generic)) else x)
 
 
 def finfo(type: Any, /) -> FloatInfo:

@@ -6,10 +6,22 @@ from typing import Any, NoReturn, Optional, Tuple
 
 import numpy as np
 
-from .._promotion import Axis, all_axes, as_float, checked_indices, convert_to, in_float32, known, one_axis, pair
+from .._promotion import (
+    Axis,
+    all_axes,
+    as_array,
+    as_float,
+    checked_indices,
+    convert_to,
+    filled,
+    in_float32,
+    known,
+    one_axis,
+    pair,
+)
 from ..trace import prims
 from ..trace.array import Array
-from ..trace.aval import bool_, float32, int32
+from ..trace.aval import accumulator_dtype, bool_, int32
 from ..trace.errors import ArgumentError, DtypeError, RangeError, ShapeError, message, user_source
 from ..trace.tracer import Tracer, literal
 from ._create import asarray, ones, zeros
@@ -129,7 +141,7 @@ def bincount(x: Any, /, weights: Any = None, *, length: int) -> Array:
     if w.shape != x.shape:
         raise ShapeError(message(f"bincount: weights have the shape of x, got {w.aval} for {x.aval}",
                                  at=user_source(2)))
-    start = zeros(int(length), dtype=w.dtype)
+    start = filled((int(length),), 0, w.dtype)
     if not length:
         return start
     x = convert_to(x, int32)
@@ -171,11 +183,12 @@ def _edges(x: Array, bins: Any, range: Optional[Tuple[Any, Any]]) -> Array:
     if range is None:
         low, high = (_min(x), _max(x)) if x.size else (asarray(0.0), asarray(1.0))
     else:
-        low, high = (asarray(bound) for bound in range)
-    low, high = (convert_to(bound, float32) for bound in (low, high))
+        low, high = range
+    wide = accumulator_dtype(x.dtype)
+    low, high = (as_array(convert_to(bound, wide)) for bound in (low, high))
     same = low == high  # a bin of width 1 around it, as in NumPy
     low, high = where(same, low - 0.5, low), where(same, high + 0.5, high)
-    line = prims.iota(float32, (int(bins) + 1,), 0)
+    line = prims.iota(wide, (int(bins) + 1,), 0)
     edges = where(line == bins, high, low + (high - low) * (line / bins))
     return convert_to(edges, x.dtype)
 
@@ -194,12 +207,13 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, method: str = "linear", ke
     if method not in _METHODS:
         raise ArgumentError(message(f"quantile: method is one of {', '.join(_METHODS)}, got {method!r}",
                                     at=user_source(2)))
-    q = as_float(q)
+    x = as_float(x)
+    q = as_array(convert_to(q, accumulator_dtype(x.dtype)))
     if q.ndim > 1:
         raise ShapeError(message(f"quantile: q is a number or has one axis, got {q.aval}", at=user_source(2)))
     if not isinstance(q, Tracer) and not ((q.value >= 0) & (q.value <= 1)).all():
         raise RangeError(message(f"quantile: q lies within 0 and 1, got {q.value.tolist()}", at=user_source(2)))
-    return in_float32(lambda x: _quantile(x, convert_to(q, float32), axis, method, keepdims, "quantile"), x)
+    return in_float32(lambda x: _quantile(x, q, axis, method, keepdims, "quantile"), x)
 
 
 def median(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
@@ -211,8 +225,10 @@ def median(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     >>> pnp.median(pnp.asarray([5, 1, 2, 9]))
     Array(3.5, dtype=float32)
     """
-    half = asarray(np.float32(0.5))
-    return in_float32(lambda x: _quantile(x, half, axis, "midpoint", keepdims, "median"), x)
+    def f(x: Array) -> Array:
+        half = as_array(convert_to(0.5, x.dtype))
+        return _quantile(x, half, axis, "midpoint", keepdims, "median")
+    return in_float32(f, x)
 
 
 def _quantile(x: Array, q: Array, axis: Axis, method: str, keepdims: bool, name: str) -> Array:

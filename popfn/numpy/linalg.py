@@ -11,13 +11,13 @@ from typing import Any, Union
 
 import numpy as np
 
-from .._promotion import Axis, all_axes, in_float32, known, known_integer, one_axis, pair
+from .._promotion import Axis, all_axes, converted, in_float32, known, known_integer, one_axis, pair
 from ..trace import prims
 from ..trace.array import Array
-from ..trace.aval import broadcast_shapes
+from ..trace.aval import bool_, broadcast_shapes
 from ..trace.errors import ArgumentError, ShapeError, message, user_source
 from ._contract import matmul as matmul, tensordot as tensordot, vecdot as vecdot
-from ._create import asarray, astype, eye, stack
+from ._create import asarray, eye, stack
 from ._einsum import diagonal_of, einsum
 from ._elementwise import abs, multiply, not_equal, pow, sqrt, subtract
 from ._reduce import max, min, sum
@@ -40,7 +40,7 @@ def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: Un
         if ord == 2:
             return sqrt(sum(multiply(x, x), axes, keepdims=keepdims))
         if ord == 0:
-            return sum(astype(not_equal(x, 0), x.dtype), axes, keepdims=keepdims)
+            return sum(converted(not_equal(x, 0), x.dtype), axes, keepdims=keepdims)
         x = abs(x)
         if math.isinf(ord):
             return (max if ord > 0 else min)(x, axes, keepdims=keepdims)
@@ -135,7 +135,7 @@ def matrix_power(x: Any, n: int, /) -> Array:
         raise ArgumentError(message(f"matrix_power: n is an integer of 0 or more, got {n!r}",
                                     "a negative power needs an inverse, which popfn does not have", at=user_source(2)))
     if n == 0:
-        return broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape)
+        return broadcast_to(converted(eye(x.shape[-1], dtype=bool_), x.dtype), x.shape)
     if n == 1:
         return x
     half = matrix_power(matmul(x, x), n // 2)

@@ -42,8 +42,8 @@ class Array:
     """popfn's array type: concrete, or traced (`Tracer`). Immutable.
 
     `Array(data)` wraps a NumPy array, a number or a nested list; 64-bit data is narrowed to 32 bits if every value
-    survives. Operators and methods are those of `popfn.numpy`, with its promotion. NumPy arrays and Python numbers are
-    accepted wherever an Array is. Raises DtypeError and NarrowingError.
+    survives, but for float64 within `pf.enable_float64()`. Operators and methods are those of `popfn.numpy`, with its
+    promotion. NumPy arrays and Python numbers are accepted wherever an Array is. Raises DtypeError and NarrowingError.
 
     >>> Array([1.0, 2.0]) * 2
     Array([2., 4.], dtype=float32)
@@ -57,13 +57,14 @@ class Array:
     donated_to: str  # only where the value was given up
 
     def __init__(self, data: Any, dtype: Any = None) -> None:
-        if isinstance(data, Array):
+        given = isinstance(data, Array)
+        if given:
             data = data.known("Array(...)")
         try:
             if dtype is not None and type(data) in (bool, int, float):
                 value = scalar_array(data, canonical_dtype(dtype))
             else:
-                value = as_numpy(data)
+                value = data if given else as_numpy(data)
                 if dtype is not None and value.dtype != canonical_dtype(dtype):
                     with np.errstate(all="ignore"):
                         value = value.astype(canonical_dtype(dtype))

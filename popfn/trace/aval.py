@@ -6,13 +6,24 @@ primitives are keyed by them.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any, Dict, FrozenSet, Iterable, Tuple, Union
+from contextvars import ContextVar
+from typing import Any, ContextManager, Dict, FrozenSet, Iterable, Iterator, Tuple, Union
 
 import ml_dtypes
 import numpy as np
 
-from .errors import DtypeError, NarrowingError, PopfnError, ShapeError, located
+from .errors import (
+    ArgumentError,
+    DtypeError,
+    NarrowingError,
+    PopfnError,
+    ShapeError,
+    located,
+    message,
+    user_source,
+)
 
 DType = np.dtype
 Shape = Tuple[int, ...]
@@ -20,30 +31,90 @@ Shape = Tuple[int, ...]
 bool_ = np.dtype(np.bool_)
 int8, int16, int32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
 uint8, uint16, uint32 = np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32)
-float16, float32 = np.dtype(np.float16), np.dtype(np.float32)
+float16, float32, float64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 float8_143 = np.dtype(ml_dtypes.float8_e4m3fnuz)
 float8_152 = np.dtype(ml_dtypes.float8_e5m2fnuz)
 
 #: Short names, as printed in jaxprs.
 SHORT: Dict[np.dtype, str] = {
     bool_: "bool", int8: "i8", int16: "i16", int32: "i32", uint8: "u8", uint16: "u16", uint32: "u32",
-    float16: "f16", float32: "f32", float8_143: "f8_143", float8_152: "f8_152",
+    float16: "f16", float32: "f32", float64: "f64", float8_143: "f8_143", float8_152: "f8_152",
 }
 BY_NAME: Dict[str, np.dtype] = {short: d for d, short in SHORT.items()}
 BY_NAME.update({d.name: d for d in SHORT}, float8_143=float8_143, float8_152=float8_152)
 FLOAT8 = frozenset((float8_143, float8_152))
-FLOATS = frozenset((float16, float32)) | FLOAT8
+FLOATS = frozenset((float16, float32, float64)) | FLOAT8
 _KIND: Dict[np.dtype, int] = {d: 0 if d == bool_ else 2 if d in FLOATS else 1 for d in SHORT}
 _CANONICAL: Dict[np.dtype, np.dtype] = {d: d for d in SHORT}  # dtypes are compared by identity where it is hot
-_NARROW = {np.dtype(np.int64): int32, np.dtype(np.uint64): uint32, np.dtype(np.float64): float32}
+_NARROW = {np.dtype(np.int64): int32, np.dtype(np.uint64): uint32, float64: float32}
+#: The dtypes of data that is taken as it is, whether float64 is asked for or not.
+KEPT = frozenset(SHORT) - {float64}
 _SCALARS = {bool: bool_, int: int32, float: float32}
+
+
+# ---------------------------------------------------------------------------- float64, on request
+_float64: ContextVar[bool] = ContextVar("popfn.float64", default=False)
+
+
+def enable_float64(on: bool = True) -> ContextManager[None]:
+    """A context in which float64 data stays float64, and in which `np.float64` and its names mean it; for checks.
+
+    Outside of it float64 data is narrowed to float32, and the names mean float32. 64-bit integers are narrowed in both.
+    What is made without a dtype stays float32, and so does a Python number on its own: it takes float64, with all its
+    digits, where it meets it. An array that is float64 stays so outside of the context too.
+
+    The context is that of the thread, or of the task, that enters it. A function under `jit` is compiled for each of
+    the two. float64 is for the host: no IPU has it, and `lower` refuses it with a LoweringError. Raises ArgumentError
+    unless `on` is True or False.
+
+    >>> import popfn as pf
+    >>> with enable_float64():
+    ...     x = pf.Array(np.array([0.1]))
+    >>> x * 3
+    Array([0.3], dtype=float64)
+    """
+    if not isinstance(on, (bool, np.bool_)):
+        raise ArgumentError(message(f"enable_float64 takes True or False, got {on!r}",
+                                    "way out: with pf.enable_float64(): ...", at=user_source(2)))
+    return _float64_is(bool(on))
+
+
+@contextlib.contextmanager
+def _float64_is(on: bool) -> Iterator[None]:
+    token = _float64.set(on)
+    try:
+        yield
+    finally:
+        _float64.reset(token)
+
+
+def float64_enabled() -> bool:
+    """Whether float64 is asked for where this is called."""
+    return _float64.get()
+
+
+def accumulator_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which floats of a dtype are computed where they are rounded once at the end: float32, or float64."""
+    return float64 if dtype == float64 else float32
 
 
 def canonical_dtype(dtype: Any) -> np.dtype:
     """A supported NumPy dtype for what a user may write: `np.float32`, `"f16"`, `float`, `pf.float8_143`.
 
-    64-bit names mean their 32-bit twins. Raises DtypeError for complex, bfloat16 and whatever an IPU has no form for.
+    64-bit names mean their 32-bit twins, but for float64 where it is asked for. Raises DtypeError for complex, bfloat16
+    and whatever an IPU has no form for. What has its dtype already keeps it: it does not come by here.
     """
+    d = _named(dtype)
+    return d if d != float64 or _float64.get() else float32
+
+
+def checked_dtype(dtype: Any) -> np.dtype:
+    """A dtype that a value has or is given, if it is a supported one. Raises DtypeError."""
+    return dtype if dtype in _CANONICAL else canonical_dtype(dtype)
+
+
+def _named(dtype: Any) -> np.dtype:
+    """The dtype that is meant, float64 included."""
     if type(dtype) is str and dtype in BY_NAME:
         return BY_NAME[dtype]
     try:
@@ -54,7 +125,7 @@ def canonical_dtype(dtype: Any) -> np.dtype:
             raise DtypeError(f"{dtype!r} is not a dtype popfn knows; it has {', '.join(BY_NAME)}") from None
         d = BY_NAME[name]
     d = d.newbyteorder("=")
-    d = _CANONICAL.get(_NARROW.get(d, d))
+    d = _CANONICAL.get(d if d == float64 else _NARROW.get(d, d))
     if d is None:
         d = np.dtype(dtype)
         reason = ("complex numbers have no form on the IPU: carry real and imaginary part" if d.kind == "c" else
@@ -139,7 +210,7 @@ class Aval:
         raise AttributeError(f"an Aval cannot be changed; {name} is fixed")
 
     def __reduce__(self) -> Any:
-        return Aval, (self.shape, self.dtype, self.weak, self.varying, self.memory)
+        return Aval._make, (self.shape, self.dtype, self.weak, self.placement)
 
     def __copy__(self) -> Aval:
         return self
@@ -200,7 +271,7 @@ def promote_types(a: np.dtype, a_weak: bool, b: np.dtype, b_weak: bool) -> Tuple
     if ka == 2 and (a in FLOAT8 or b in FLOAT8):
         raise DtypeError(f"{SHORT[a]} and {SHORT[b]} have no common dtype: convert one of them with astype")
     d = np.promote_types(a, b)
-    return _NARROW.get(d, d), a_weak and b_weak
+    return (d if ka == 2 else _NARROW.get(d, d)), a_weak and b_weak
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -260,7 +331,8 @@ def narrow(x: np.ndarray) -> np.ndarray:
         raise NarrowingError(
             f"{x.dtype.name} data is narrowed to {dtype.name}, but {x[at].item()!r}"
             f"{f' at index {list(at)}' if at else ''} does not survive; "
-            f"use x.astype(np.{dtype.name}) to convert it all the same")
+            f"use x.astype(np.{dtype.name}) to convert it all the same"
+            f"{', or pf.enable_float64() to keep it on the host' if dtype == float32 and at else ''}")
     return y
 
 
@@ -277,17 +349,18 @@ def _data(x: Any) -> np.ndarray:
 def as_numpy(x: Any) -> np.ndarray:
     """Data of any accepted form as a NumPy array of a supported dtype. Raises DtypeError and NarrowingError."""
     y = x if type(x) is np.ndarray else _data(x)
-    if y.dtype in SHORT:
+    if y.dtype in KEPT:
         return y
     if y.dtype in _NARROW:
-        return narrow(y)
+        return y if y.dtype == float64 and type(x) is not float and _float64.get() else narrow(y)
     if y.dtype.names is not None and len(y.dtype.names) == 1 and y.dtype.names[0] in BY_NAME:
         return y.view(BY_NAME[y.dtype.names[0]])  # PopXL's structured float8
     if y.dtype.kind in "OSU":
         fault = "holds what is no number" if y.ndim else "is not an array or a number"
         raise DtypeError(f"a value of type {type(x).__name__} {fault}: {x!r:.80}")
     native = y.dtype.newbyteorder("=")
-    return narrow(y.astype(native)) if native in _NARROW else y.astype(canonical_dtype(native))
+    y = y.astype(native)
+    return as_numpy(y) if native in _NARROW else y.astype(canonical_dtype(native))
 
 
 def aval_of_data(x: Any) -> Aval:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from .aval import FLOAT8, SHORT, Aval
+from .aval import FLOAT8, SHORT, Aval, float64
 from .errors import InputError, JaxprError, PopfnError, Source, located, where
 from .primitive import Primitive, eval_results, result_avals, watchers
 
@@ -95,6 +95,13 @@ class Jaxpr:
         """Whether an equation does more than compute its results."""
         return self.remember("has_effect", lambda: any(  # type: ignore[no-any-return]
             eqn.primitive.has_effect for eqn in self.eqns))
+
+    @property
+    def has_float64(self) -> bool:
+        """Whether a value is float64, in the jaxpr or in one that it holds."""
+        return self.remember("has_float64", lambda: (  # type: ignore[no-any-return]
+            any(a.aval.dtype == float64 for a in (*self.constvars, *self.inputs, *self.outputs))
+            or any(map(eqn_has_float64, self.eqns))))
 
     def uses_axis(self, name: str) -> bool:
         """Whether an equation depends on the lane of a mapped axis of this name, as `axis_index` does."""
@@ -209,6 +216,12 @@ class Jaxpr:
 
     def __repr__(self) -> str:
         return jaxpr_text(self)
+
+
+def eqn_has_float64(eqn: Eqn) -> bool:
+    """Whether an equation takes, gives or computes with float64."""
+    return any(a.aval.dtype == float64 for a in (*eqn.inputs, *eqn.outputs)) or any(
+        inner.has_float64 for inner in getattr(eqn.primitive, "jaxprs", ()))
 
 
 def last_uses(jaxpr: Jaxpr) -> Dict[int, List[Var]]:

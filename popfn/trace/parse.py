@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
-from .aval import BY_NAME, DEVICE, MEMORIES, Aval, as_numpy, bool_, scalar_array
+from .aval import BY_NAME, DEVICE, MEMORIES, Aval, as_numpy, bool_, enable_float64, float64, scalar_array
 from .errors import JaxprError, NarrowingError
 from .jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from .primitive import Primitive, primitive_name
@@ -64,9 +64,10 @@ def scalar(text: str, aval: Aval) -> Optional[np.ndarray]:
     return value
 
 
-def frozen_copy(x: Any) -> np.ndarray:
-    """Data as an array that nobody else can write to."""
-    value = np.array(as_numpy(x))
+def frozen_copy(x: Any, aval: Aval) -> np.ndarray:
+    """Data for a constant of this type as an array that nobody else can write to."""
+    with enable_float64(aval.dtype == float64):
+        value = np.array(as_numpy(x))
     value.flags.writeable = False
     return value
 
@@ -129,7 +130,7 @@ class _Parser:
         memory = self.take("name") if self.sign("@") else DEVICE
         if memory not in MEMORIES:
             raise self.error(f"a memory, one of {', '.join(MEMORIES)}")
-        return Aval(shape, dtype, weak, axes, memory)
+        return Aval._make(tuple(shape), dtype, weak, (frozenset(axes), memory))  # a text that says f64 means it
 
     def dtype(self) -> np.dtype:
         if self.peek()[1] not in BY_NAME:
@@ -236,5 +237,6 @@ class _Parser:
         self.take("sign", "}")
         if constants is not None and len(constants) != len(constvars):
             raise JaxprError(f"the jaxpr has {len(constvars)} constants, got {len(constants)}")
-        given = [None] * len(constvars) if constants is None else [frozen_copy(c) for c in constants]
+        given = [None] * len(constvars) if constants is None else [
+            frozen_copy(c, v.aval) for c, v in zip(constants, constvars)]
         return Jaxpr(inputs, outputs, eqns, constvars, given)

@@ -151,7 +151,7 @@ REFUSED = [
         "argument x of f: expected f32[3], got i32[3]",
         "way out: x.astype(np.float32); nothing is converted unseen"]),
     (s(3, dtype=i32), np.zeros(3), InputError, [
-        "argument x of f: expected i32[3], got float64[3]",
+        "argument x of f: expected i32[3], got f64[3]",
         "way out: x.astype(np.int32); nothing is converted unseen"]),
     (s(3, dtype=f16), np.zeros(3, f32), InputError, [
         "argument x of f: expected f16[3], got f32[3]",
@@ -237,7 +237,7 @@ def test_run_with_outputs():
         for bad, text in [
             ({"a": outputs["a"]}, f"outputs of f: {STRUCTURE}"),
             ({"a": np.zeros(2), "e": outputs["e"]},
-             "output out['a'] of f: expected a NumPy array f32[2] to write into, got float64[2]"),
+             "output out['a'] of f: expected a NumPy array f32[2] to write into, got f64[2]"),
             ({"a": [0, 0], "e": outputs["e"]}, f"outputs of f: {STRUCTURE}"),
             ({"a": Array(ONES), "e": outputs["e"]},
              "output out['a'] of f: expected a NumPy array f32[2] to write into, got f32[2]"),

@@ -6,7 +6,7 @@ from typing import Any, Callable, ClassVar, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, bool_
+from ..aval import Aval, accumulator_dtype, bool_, float64
 from ..errors import DtypeError
 from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
@@ -73,8 +73,8 @@ class IntegerPow(Elementwise):
 
     def eval(self, x: np.ndarray) -> Any:
         if x.dtype.kind == "f":
-            return np.power(x.astype(np.float32), np.float32(self.exponent)).astype(x.dtype) \
-                if abs(self.exponent) < 2 ** 24 else np.power(x.astype(np.float64), self.exponent).astype(x.dtype)
+            wide = accumulator_dtype(x.dtype) if abs(self.exponent) < 2 ** 24 else float64
+            return np.power(x.astype(wide), wide.type(self.exponent)).astype(x.dtype)
         return np.power(x, x.dtype.type(self.exponent)) if self.exponent <= np.iinfo(x.dtype).max else \
             np.power(x.astype(np.int64), self.exponent).astype(x.dtype)
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, ClassVar, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import FLOAT8, Aval, bool_, canonical_dtype
+from ..aval import FLOAT8, Aval, bool_, checked_dtype, float64
 from ..jaxpr import Literal
 from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
@@ -348,12 +348,12 @@ class Gelu(Elementwise):
     0.5 x (1 + tanh(C0 x + C1 x^3)); Hendrycks and Gimpel, arXiv 1606.08415, section 2.
     """
 
-    C0: ClassVar[float] = 0.7978845608
-    C1: ClassVar[float] = 0.0356774081
+    C0: ClassVar[float] = math.sqrt(2 / math.pi)
+    C1: ClassVar[float] = 0.044715 * C0
 
     def eval(self, x: np.ndarray) -> Any:
         def f(t: Any) -> Any:
-            one, half, c0, c1 = (np.float32(c) for c in (1, 0.5, self.C0, self.C1))
+            one, half, c0, c1 = (t.dtype.type(c) for c in (1, 0.5, self.C0, self.C1))
             return half * t * (one + np.tanh(t * (c0 + c1 * t * t)))
         return wide(f, x)
 
@@ -400,6 +400,15 @@ class Not(Elementwise):
         return px.ops.logical_not(x)
 
 
+def as_float8(x: np.ndarray, dtype: np.dtype) -> Any:
+    """Numbers as 8-bit floats, rounded once. ml_dtypes converts float32 only."""
+    y = x.astype(np.float32)
+    if x.dtype == float64:  # what is cut off on the way is marked in the last bit, so that no tie comes about
+        y = np.where(np.abs(y) > np.abs(x), np.nextafter(y, np.float32(0)), y)
+        y = (y.view(np.uint32) | (y != x)).view(np.float32)
+    return y.astype(dtype)
+
+
 @dataclass(frozen=True)
 class Convert(Primitive):
     """The values in another dtype, or with another weak flag.
@@ -411,10 +420,12 @@ class Convert(Primitive):
     weak: bool = False
 
     def abstract(self, x: Aval) -> Aval:
-        return Aval._make(x.shape, canonical_dtype(self.dtype), self.weak)
+        return Aval._make(x.shape, checked_dtype(self.dtype), self.weak)
 
     def eval(self, x: np.ndarray) -> Any:
-        if self.dtype in FLOAT8 or x.dtype in FLOAT8:  # ml_dtypes converts to and from float32 only
+        if self.dtype in FLOAT8:
+            return as_float8(x, self.dtype)
+        if x.dtype in FLOAT8:  # ml_dtypes converts to and from float32 only
             x = x.astype(np.float32)
         return x.astype(self.dtype)
 

@@ -10,13 +10,13 @@ from typing import Any, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import FLOAT8, Aval, canonical_dtype, float16, float32
+from ..aval import FLOAT8, Aval, accumulator_dtype, float16, float32, float64
 from ..errors import DtypeError, ShapeError
 from ..primitive import Linear, MappedAxis
 from ..tracer import aval_of, bind
 from . import lowering
 from .contract import dot_general
-from .elementwise import convert
+from .elementwise import as_float8, convert
 from .kinds import Bilinear
 from .shaping import Dims, LinearOp, check_dtype, in_lanes, interned, transpose
 
@@ -41,11 +41,11 @@ class CastToFloat8(LinearOp):
         check_dtype(self.name, x, "f")
         check_scale(self.name, self.log2_scale)
         if self.dtype not in FLOAT8:
-            raise DtypeError(f"{self.name} gives float8_143 or float8_152, not {canonical_dtype(self.dtype).name}")
-        return Aval(x.shape, self.dtype)
+            raise DtypeError(f"{self.name} gives float8_143 or float8_152, not {self.dtype.name}")
+        return Aval._make(x.shape, self.dtype, False)
 
     def eval(self, x: np.ndarray) -> Any:
-        return np.ldexp(x.astype(np.float32), self.log2_scale).astype(self.dtype)
+        return as_float8(np.ldexp(x.astype(accumulator_dtype(x.dtype)), self.log2_scale), self.dtype)
 
     def transpose(self, ct: Any, x: Linear) -> Tuple[Any]:
         return (cast_from_float8(ct, x.aval.dtype, self.log2_scale),)
@@ -60,7 +60,7 @@ class CastToFloat8(LinearOp):
 
 @dataclass(frozen=True)
 class CastFromFloat8(LinearOp):
-    """8-bit floats times 2 to the `log2_scale` as float16 or float32."""
+    """8-bit floats times 2 to the `log2_scale` as float16 or float32, or float64 on the host."""
 
     dtype: np.dtype
     log2_scale: int
@@ -68,9 +68,9 @@ class CastFromFloat8(LinearOp):
     def abstract(self, x: Aval) -> Aval:
         check_dtype(self.name, x, "8")
         check_scale(self.name, self.log2_scale)
-        if self.dtype not in (float16, float32):
-            raise DtypeError(f"{self.name} gives float16 or float32, not {canonical_dtype(self.dtype).name}")
-        return Aval(x.shape, self.dtype)
+        if self.dtype not in (float16, float32, float64):
+            raise DtypeError(f"{self.name} gives float16 or float32, not {self.dtype.name}")
+        return Aval._make(x.shape, self.dtype, False)
 
     def eval(self, x: np.ndarray) -> Any:
         return np.ldexp(x.astype(np.float32), self.log2_scale).astype(self.dtype)

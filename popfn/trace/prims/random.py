@@ -15,7 +15,7 @@ from typing import Any, Callable, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, Shape, float32, uint32
+from ..aval import Aval, Shape, accumulator_dtype, float32, uint32
 from ..errors import DtypeError, ShapeError
 from ..primitive import Linear, MappedAxis, Primitive
 from ..tracer import aval_of, bind
@@ -193,7 +193,8 @@ class Dropout(LinearOp):
     def eval(self, x: np.ndarray, key: np.ndarray) -> Any:
         drawn = words(key, math.prod(self.shape)).reshape(key.shape[:-1] + self.shape)
         keep = drawn >= np.uint32(min(round(self.rate * 2 ** 32), 2 ** 32 - 1))
-        scaled = (x.astype(np.float32) * np.float32(1 / (1 - self.rate))).astype(x.dtype)
+        wide = accumulator_dtype(x.dtype)
+        scaled = (x.astype(wide) * wide.type(1 / (1 - self.rate))).astype(x.dtype)
         return np.where(keep, scaled, x.dtype.type(0))
 
     def transpose(self, ct: Any, x: Linear, key: Any) -> Tuple[Any, ...]:

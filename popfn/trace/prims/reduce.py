@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, int32
+from ..aval import Aval, accumulator_dtype, int32
 from ..errors import ShapeError
 from ..primitive import MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind
@@ -188,7 +188,7 @@ class Softmax(Primitive):
     def eval(self, x: np.ndarray) -> Any:
         if not x.size:
             return x.copy()
-        wide = x.astype(np.float32)
+        wide = x.astype(accumulator_dtype(x.dtype))
         e = np.exp(wide - wide.max(self.axis, keepdims=True))
         return (e / e.sum(self.axis, keepdims=True)).astype(x.dtype)
 

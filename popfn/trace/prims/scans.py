@@ -11,7 +11,7 @@ from typing import Any, Callable, ClassVar, List, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, float32, int32
+from ..aval import Aval, accumulator_dtype, float32, int32
 from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
 from . import lowering
@@ -167,7 +167,7 @@ class Cumlogsumexp(Scan):
     takes: ClassVar[str] = "f"
 
     def eval(self, x: np.ndarray) -> Any:
-        return np.logaddexp.accumulate(x.astype(np.float32), self.axis).astype(x.dtype)
+        return np.logaddexp.accumulate(x.astype(accumulator_dtype(x.dtype)), self.axis).astype(x.dtype)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Tuple[Any, Any]:
         y, t = bind(self, primals), tangents[0]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, float32, int32
+from ..aval import Aval, accumulator_dtype, int32
 from ..errors import DtypeError, ShapeError
 from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
@@ -189,9 +189,9 @@ class ScatterExtremum(Scatter):
 
         def part(wins: Any, winners: Any, t: Any) -> Any:
             return t if type(t) is Zero else safe_mul(convert(div(wins, winners), y.aval.dtype), t)
-        # Counted in float32, because float16 ends at 65504.
-        x_wins = convert(eq(x, y), float32)
-        updates_win = convert(eq(updates, take(y, indices, self.axis)), float32)
+        wide = accumulator_dtype(y.aval.dtype)  # counted in float32, because float16 ends at 65504
+        x_wins = convert(eq(x, y), wide)
+        updates_win = convert(eq(updates, take(y, indices, self.axis)), wide)
         winners = scatter_add(x_wins, indices, updates_win, self.axis)
         tx = part(x_wins, winners, tx)
         tu = part(updates_win, take(winners, indices, self.axis), tu)

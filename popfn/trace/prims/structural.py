@@ -6,7 +6,7 @@ from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
-from ..aval import Aval, Shape, bool_, canonical_dtype
+from ..aval import Aval, Shape, bool_, checked_dtype
 from ..errors import DtypeError, ShapeError
 from ..primitive import Linear, MappedAxis, Primitive, Zero
 from ..tracer import aval_of, bind, literal
@@ -262,7 +262,7 @@ class Iota(Primitive):
 
     def abstract(self) -> Aval:
         check_axes("iota", (self.axis,), len(self.shape))
-        return Aval(self.shape, canonical_dtype(self.dtype))
+        return Aval._make(self.shape, checked_dtype(self.dtype), False)
 
     def eval(self) -> Any:
         column = [-1 if i == self.axis else 1 for i in range(len(self.shape))]
