@@ -12,7 +12,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 # Above this, memory comes in pages of its own, which the system zeroes when they are first touched and takes back at
 # once. What comes from the heap is zeroed here and now if it was used before, and remote buffers are large.
-_OWN_PAGES_BYTES = 1 << 20
+OWN_PAGES_BYTES = 1 << 20
 _PRIVATE: Tuple[int, ...] = ()
 if hasattr(mmap, "MAP_PRIVATE") and hasattr(mmap, "MAP_ANONYMOUS"):
     _PRIVATE = (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,)
@@ -22,7 +22,7 @@ def zeros(shape: Shape, dtype: Any) -> np.ndarray:
     """An array of zeros."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
-    if size < _OWN_PAGES_BYTES:
+    if size < OWN_PAGES_BYTES:
         raw = _aligned(np.zeros, size)
     else:
         raw = np.frombuffer(mmap.mmap(-1, size, *_PRIVATE), np.uint8)
