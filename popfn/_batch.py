@@ -63,10 +63,10 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
 
     `loads` (a tree, or a tuple of one for each positional argument) and `stores` (a tree above the result) say where
     the whole of an array lies that is cut, or put together: "device" is on the chip, `HostStream()` with the host, and
-    with None popfn decides. With `Remote(buffer)` the parts are read from a
-    `remote_buffer`, and None is passed for the argument, whose entry in `in_axes` does not matter; or they are written
-    there, and the result is None. Then the function is called with `row=`, of `rows` rows that it may serve, so that
-    one program serves several rows. A row that is traced is checked when it is used, against the buffer's rows alone.
+    with None popfn decides. With `Remote(buffer)` the parts are read from a `remote_buffer`, and None is passed for the
+    argument, whose entry in `in_axes` does not matter; or they are written there, and the result is None. Then the
+    function is called with `row=`, of `rows` rows that it may serve, so that one program serves several rows. A row
+    that is traced is checked when it is used, against the buffer's rows alone.
 
     `io_mode` says how parts are moved: "compute", "io" (by tiles of their own, of which `pf.lower` takes the number) or
     "io_overlapped" (the next part while f works on this one); the results are the same. `residuals` says what becomes
@@ -76,8 +76,8 @@ def batch_serialise(f: Function, steps: int, in_axes: Any = 0, out_axes: Any = 0
     `steps` is: `f` is traced once, and the program does not grow.
 
     Raises ArgumentError that names the argument or result if an axis does not exist or does not divide into `steps`, if
-    nothing is cut, if what is to be streamed has no parts, if a scalar result is neither reduced nor has
-    an axis, or if an option has a value not named here.
+    nothing is cut, if what is to be streamed has no parts, if a scalar result is neither reduced nor has an axis, or if
+    an option has a value not named here.
 
     >>> import popfn as pf, popfn.numpy as pnp
     >>> x = pnp.reshape(pnp.arange(6.0), (6, 1))
