@@ -122,3 +122,23 @@ def test_what_differs_from_step_to_step_and_not_between_replicas_does_not_come_t
     plain = pf.grad(lambda s, a, b, x: pnp.mean((pnp.tanh((x * s) @ a) @ b) ** 2), (0, 1, 2))(scale, w1, w2, x)
     for got, want in zip(grads(scale, w1, w2, x), plain):
         np.testing.assert_allclose(got, want, 1e-5, 1e-6)
+
+
+def test_what_is_the_same_along_an_axis_is_still_kept_in_parts():
+    """A scale meets activations that are the same along tp, and weights that are cut over it.
+
+    If it varied from the boundary on, so would the activations, and each replica would keep all of them.
+    """
+    def part(scale, w1, w2, x):
+        h = pnp.tanh(x * scale)
+        return pnp.mean(pf.psum(pnp.tanh(h @ (w1 * scale[:, None])) @ w2, "tp") ** 2)
+    rng = np.random.default_rng(1)
+    args = [rng.normal(0, 0.5, s).astype(np.float32) for s in ((4,), (4, 6), (6, 4), (8, 4))]
+    specs = (P(), P(None, "tp"), P("tp"), P())
+    loss = pf.batch_serialise(part, STEPS, in_axes=(None, None, None, 0), reduce="mean", residuals=P("tp"))
+    grads = pf.shard(pf.grad(loss, (0, 1, 2)), pf.Mesh(tp=2), specs, specs[:3])
+    text = pf.lower(grads, *args).as_text()
+    assert text.count("popxl.remote_buffer((4,), popxl.float32, 4)") == 2  # halves of what is f32[2,4] in each step
+    plain = pf.grad(lambda s, a, b, x: pnp.mean((pnp.tanh(pnp.tanh(x * s) @ (a * s[:, None])) @ b) ** 2), (0, 1, 2))
+    for got, want in zip(grads(*args), plain(*args)):
+        np.testing.assert_allclose(got, want, 1e-5, 1e-6)

@@ -1,4 +1,4 @@
-"""The memory of variables and remote buffers: zeros, aligned and writable, whether on the heap or in pages of its own."""
+"""The memory of variables and remote buffers: zeros, aligned and writable, on the heap or in pages of its own."""
 import ml_dtypes
 import numpy as np
 import pytest
